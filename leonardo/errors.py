@@ -1,0 +1,66 @@
+"""The two families of failure, kept apart by type.
+
+An :class:`InputError` is the person's to mend (a row, a file, a setting). An :class:`InfrastructureError` is the
+machine's (sandbox, image, network, disk); it is retried, excluded from its group and counted, and is never a reward.
+A task failure is neither: it is the verifier's 0 and no exception at all.
+"""
+
+from enum import StrEnum
+
+
+class LeonardoError(Exception):
+    """Base of all errors that are shown as one line.
+
+    Args:
+        what: what was wrong and where, in one line.
+        hint: what to do about it, in one line; shown after ``what``.
+    """
+
+    exit_code = 1
+
+    def __init__(self, what: str, hint: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.what}. {self.hint}" if self.hint else self.what
+
+
+class InputError(LeonardoError):
+    """A file, row or setting that cannot be used as it is."""
+
+    exit_code = 2
+
+
+class FailureClass(StrEnum):
+    """Why something failed; the one vocabulary of builds, gates, episodes and reports."""
+
+    # infrastructure: the machine's fault
+    MIRROR = "mirror"
+    SPACE = "space"
+    KERNEL_FEATURE = "kernel-feature"
+    RUNTIME = "runtime"
+    # environment: the task's set-up cannot be had here
+    SET_UP = "set-up"
+    SET_UP_TIMEOUT = "set-up-timeout"
+    SERVICE = "service"
+    PRIVILEGE = "privilege"
+    NETWORK = "network-at-run-time"
+    UNSUPPORTED = "unsupported-definition"
+    # task: the task itself is at fault
+    VERIFIER_BROKEN = "verifier-broken"
+    VERIFIER_ALREADY_PASSES = "verifier-already-passes"
+    REFERENCE_FAILS = "reference-fails"
+    # agent: the agent's own doing
+    AGENT = "agent"
+
+
+class InfrastructureError(LeonardoError):
+    """The sandbox, image, scheduler or network failed. Never a reward."""
+
+    exit_code = 3
+
+    def __init__(self, what: str, hint: str = "", failure: FailureClass = FailureClass.RUNTIME) -> None:
+        super().__init__(what, hint)
+        self.failure = failure

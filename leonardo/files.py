@@ -1,0 +1,63 @@
+"""Files that are whole or absent: write to a temporary name, fsync, rename. And the digests that name content."""
+
+import hashlib
+import json
+import os
+import platform
+import tempfile
+from pathlib import Path
+from typing import Any
+
+
+def write_atomic(path: Path, content: bytes | str) -> None:
+    """Write ``content`` to ``path`` so that a reader or a crash sees the old file or the new one, never a part."""
+    data = content.encode() if isinstance(content, str) else content
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write ``value`` as indented JSON, atomically. NaN and infinity are refused (ValueError): they are not JSON."""
+    write_atomic(path, json.dumps(value, indent=2, sort_keys=True, allow_nan=False) + "\n")
+
+
+def sha256_bytes(data: bytes) -> str:
+    """Hex SHA-256 of ``data``."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def sha256_file(path: Path) -> str:
+    """Hex SHA-256 of a file's content."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def digest_of(value: Any) -> str:
+    """Hex SHA-256 of a JSON value in canonical form (sorted keys, no spaces)."""
+    return sha256_bytes(json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode())
+
+
+def machine() -> dict[str, Any]:
+    """What a figure was measured on."""
+    return {
+        "kernel": platform.release(),
+        "architecture": platform.machine(),
+        "python": platform.python_version(),
+        "cores": len(os.sched_getaffinity(0)),
+        "root": os.getuid() == 0,
+    }
+
+
+def write_verdict(path: Path, ok: bool, figures: dict[str, Any], pins: dict[str, Any]) -> None:
+    """Write a machine-readable verdict (``out/<name>.json``): whether it is ok, its figures, pins and machine."""
+    write_json(path, {"ok": ok, "figures": figures, "pins": pins, "machine": machine()})
