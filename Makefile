@@ -1,0 +1,55 @@
+# The interface. `make help` lists it; every target may be run again and picks up where it was.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+VENV ?= .venv
+LEONARDO := $(VENV)/bin/leonardo
+SEED ?= 1
+SITE ?= desk
+DRIVER ?= auto
+TASKS ?= ../shared/tmax-sample/tasks.jsonl
+JOBS ?= 2
+
+.PHONY: help setup demo gates test lint format apptainer upstream bench-sandbox doctor clean
+
+help: ## List the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  \033[1m%-16s\033[0m %s\n", $$1, $$2}'
+	@echo "Variables: SEED=$(SEED) SITE=$(SITE) DRIVER=$(DRIVER) TASKS=$(TASKS) JOBS=$(JOBS) VENV=$(VENV)"
+
+setup: $(VENV)/.ready ## Python environment and system tools (idempotent)
+
+$(VENV)/.ready: pyproject.toml tools/setup.sh
+	@tools/setup.sh "$(VENV)"
+
+demo: setup ## The main job: desk tasks, warm start, RL, base versus trained, report
+	@$(LEONARDO) demo --seed $(SEED) --site $(SITE) --driver $(DRIVER)
+
+gates: setup ## Environment gates on TASKS: build, null run, reference solution, reset, leftovers
+	@$(LEONARDO) gates "$(TASKS)" --site $(SITE) --driver $(DRIVER) --jobs $(JOBS)
+
+doctor: setup ## What this machine allows: one line a driver, and what to do
+	@$(LEONARDO) doctor
+
+test: setup ## All tests
+	@$(VENV)/bin/python -m pytest -q
+
+lint: setup ## ruff, lint and format
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/ruff format --check .
+
+format: setup ## Format the code
+	@$(VENV)/bin/ruff check --fix -q . ; $(VENV)/bin/ruff format .
+
+apptainer: ## Install Apptainer: the distribution's, or repacked for Debian 12; without root into .tools/
+	@tools/install-apptainer.sh
+
+upstream: ## Fetch the upstream submodule, sparsely (training/open-instruct and rl_data only); UPSTREAM=dir for a mirror
+	@tools/fetch-upstream.sh "$(UPSTREAM)"
+
+bench-sandbox: setup ## Time the sandbox drivers of this machine; writes out/bench-sandbox.json
+	@$(VENV)/bin/python benchmarks/sandbox.py
+
+clean: ## Remove the environment, results and installed tools (not the asset cache)
+	@rm -rf "$(VENV)" out runs .tools
