@@ -13,17 +13,17 @@ if [ ! -e upstream/.git ]; then
     git clone -q --no-checkout "$source" upstream || fail "$source cannot be cloned"
   else
     git init -q upstream
-    git -C upstream remote add origin "$source"
   fi
 fi
 cd upstream
+git config remote.origin.url "$source"
 if [ "$(git rev-parse -q --verify HEAD)" = "$pin" ] && [ -f training/open-instruct/pyproject.toml ]; then
   echo "upstream: at ${pin:0:8} already"
   exit 0
 fi
 # Everything else in the repository is evaluation files, some hundreds of megabytes of them.
 git config core.sparseCheckout true
-git sparse-checkout set --no-cone /training/open-instruct/ /rl_data/ '!/training/open-instruct/docs/'
+printf '%s\n' /training/open-instruct/ /rl_data/ '!/training/open-instruct/docs/' > .git/info/sparse-checkout
 git cat-file -e "$pin^{commit}" 2> /dev/null || git fetch -q --depth 1 --filter=blob:none origin "$pin" \
   || fail "$source could not be fetched. Name a mirror or another checkout: make upstream UPSTREAM=..."
 git checkout -q --detach "$pin"
