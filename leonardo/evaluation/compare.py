@@ -1,0 +1,84 @@
+"""Compare two evaluations, base and trained, and refuse where they were not made under the same pins."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from leonardo.errors import InputError
+from leonardo.evaluation.records import (
+    Comparison,
+    DifferenceRecord,
+    EvaluationRecord,
+    FamilyComparison,
+    RateRecord,
+    TaskResult,
+)
+from leonardo.evaluation.statistics import Rate, paired_difference, pass_rate
+
+ABSENT = "(absent)"
+
+
+def compare(base: EvaluationRecord, trained: EvaluationRecord, seed: int = 0) -> Comparison:
+    """Trained against base over the same tasks; ``seed`` is the bootstrap's.
+
+    Raises:
+        InputError: if a pin, the tasks or the attempts' seeds differ; names it and both values.
+    """
+    for name, left, right in _differences(base, trained):
+        raise InputError(
+            f"base and trained cannot be compared: {name} differs, {left} against {right}",
+            "Evaluate both again under the same pins",
+        )
+    other = {result.task_id: result for result in trained.tasks}
+    pairs = [(result, other[result.task_id]) for result in base.tasks]
+    families = sorted({left.family for left, _ in pairs})
+    return Comparison(
+        base_model=base.model,
+        trained_model=trained.model,
+        pins=base.pins,
+        **_sides(pairs, seed),
+        families=[
+            FamilyComparison(family=name, **_sides([pair for pair in pairs if pair[0].family == name], seed))
+            for name in families
+        ],
+    )
+
+
+def _sides(pairs: list[tuple[TaskResult, TaskResult]], seed: int) -> dict[str, Any]:
+    base = [left.attempts for left, _ in pairs]
+    trained = [right.attempts for _, right in pairs]
+    difference = paired_difference(base, trained, seed)
+    excluded = [pairs[position][0].task_id for position in difference.excluded]
+    return {
+        "base": _rate(pass_rate(base, seed)),
+        "trained": _rate(pass_rate(trained, seed)),
+        "difference": DifferenceRecord(**difference._replace(excluded=excluded)._asdict()),
+    }
+
+
+def _rate(rate: Rate) -> RateRecord:
+    return RateRecord(**rate._asdict())
+
+
+def _differences(base: EvaluationRecord, trained: EvaluationRecord) -> Iterator[tuple[str, Any, Any]]:
+    """Name and both values of everything that differs and must not."""
+    left, right = _flat(base.pins), _flat(trained.pins)
+    for name in sorted(left.keys() | right.keys()):
+        if left.get(name, ABSENT) != right.get(name, ABSENT):
+            yield f"pin {name}", left.get(name, ABSENT), right.get(name, ABSENT)
+    mine, other = ({result.task_id: result for result in record.tasks} for record in (base, trained))
+    for task_id in sorted(mine.keys() ^ other.keys()):
+        yield f"task {task_id}", *("present" if task_id in side else "absent" for side in (mine, other))
+    for task_id in sorted(mine.keys() & other.keys()):
+        if mine[task_id].seeds != other[task_id].seeds:
+            yield f"the seeds of task {task_id}", mine[task_id].seeds, other[task_id].seeds
+
+
+def _flat(pins: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested pins by dotted name, so that a refusal names the very setting."""
+    flat: dict[str, Any] = {}
+    for name, value in pins.items():
+        if isinstance(value, Mapping) and value:
+            flat |= _flat(value, f"{prefix}{name}.")
+        else:
+            flat[f"{prefix}{name}"] = value
+    return flat

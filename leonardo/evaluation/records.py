@@ -1,0 +1,175 @@
+"""The files of an evaluation: records of one model, the comparison of two, and what a run says of itself."""
+
+from pathlib import Path
+from typing import Annotated, Any, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
+
+from leonardo.errors import InputError
+from leonardo.files import write_json
+
+Reward = Annotated[int, Field(ge=0, le=1)] | None
+"""The verifier's 0 or 1; ``None`` where the infrastructure failed."""
+
+Ends = tuple[float, float] | None
+"""Low and high end of a 95 % interval; ``None`` where there is none."""
+
+
+class Record(BaseModel):
+    """A record that is one JSON file, whole or absent."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    def write(self, path: Path) -> None:
+        """Write the record atomically."""
+        write_json(path, self.model_dump(mode="json"))
+
+
+class TaskResult(Record):
+    """The attempts at one task; ``attempts[i]`` was sampled with ``seeds[i]``."""
+
+    task_id: str
+    family: str
+    attempts: list[Reward]
+    seeds: list[int]
+
+    @model_validator(mode="after")
+    def _one_seed_an_attempt(self) -> Self:
+        if len(self.attempts) != len(self.seeds):
+            raise ValueError(f"{self.task_id}: {len(self.attempts)} attempts but {len(self.seeds)} seeds")
+        return self
+
+
+class EvaluationRecord(Record):
+    """One model on pinned tasks.
+
+    Attributes:
+        model: the model's folder or name; free to differ between two compared records, as is ``weights``.
+        weights: digest of the weights, ``""`` if not known.
+        pins: everything that must be the same for two records to be comparable.
+        tasks: results in the order of evaluation.
+        pass_rate: mean over tasks; ``None`` where every attempt was an infrastructure failure.
+        pass_rate_ci: its 95 % interval, tasks resampled.
+        infrastructure_failures: attempts left out of all rates.
+        failures_by_class: failures of any kind by class, agents' own included.
+        seconds: wall-clock time of the evaluation.
+        trajectories: name of the file beside the record that holds the trajectories, ``""`` if none were kept.
+    """
+
+    model: str
+    weights: str = ""
+    pins: dict[str, JsonValue]
+    tasks: list[TaskResult]
+    pass_rate: float | None
+    pass_rate_ci: Ends
+    infrastructure_failures: int
+    failures_by_class: dict[str, int] = {}
+    seconds: float
+    trajectories: str = ""
+
+
+class RateRecord(Record):
+    """A pass rate, see :class:`leonardo.evaluation.statistics.Rate`."""
+
+    value: float | None
+    interval: Ends
+    tasks: int
+    attempts: int
+    excluded: int
+
+
+class DifferenceRecord(Record):
+    """Trained minus base, see :class:`leonardo.evaluation.statistics.Difference`; ``excluded`` are task ids."""
+
+    value: float | None
+    interval: Ends
+    pairs: int
+    better: int
+    worse: int
+    excluded: list[str]
+
+
+class FamilyComparison(Record):
+    """Base and trained on the tasks of one family."""
+
+    family: str
+    base: RateRecord
+    trained: RateRecord
+    difference: DifferenceRecord
+
+
+class Comparison(Record):
+    """Base and trained on the same tasks under the same pins.
+
+    Each side's rate is over its own valid tasks; the difference is over the pairs, so the two can disagree slightly
+    where ``difference.excluded`` names a task.
+    """
+
+    base_model: str
+    trained_model: str
+    pins: dict[str, JsonValue]
+    base: RateRecord
+    trained: RateRecord
+    difference: DifferenceRecord
+    families: list[FamilyComparison]
+
+
+class Substitution(Record):
+    """A base image that another stood for."""
+
+    asked: str
+    used: str
+    reason: str = ""
+
+
+class RunFacts(Record):
+    """What a run says of itself (``run.json`` in its folder); every part may be missing.
+
+    Attributes:
+        name, stage, site: which run, of which stage, where.
+        driver: name of the sandbox driver, ``degraded`` why its sandboxes are less than full (``""`` if they are not).
+        fallback: the driver is not the one that the site prefers.
+        substitutions: base images that were stood for by others.
+        assets: figures of the asset manifest (prepared states, bytes, failed set-ups, ...), name -> value.
+        pins: what the run was pinned to.
+        configuration: settings, possibly nested.
+        limits: sentences on what this kind of run cannot show, for the report's first screen.
+        machine: what it ran on.
+        seconds: wall-clock time of the whole run.
+    """
+
+    name: str = ""
+    stage: str = ""
+    site: str = ""
+    driver: str = ""
+    degraded: str = ""
+    fallback: bool = False
+    substitutions: list[Substitution] = []
+    assets: dict[str, JsonValue] = {}
+    pins: dict[str, JsonValue] = {}
+    configuration: dict[str, JsonValue] = {}
+    limits: list[str] = []
+    machine: dict[str, JsonValue] = {}
+    seconds: float | None = None
+
+
+AnyRecord = TypeVar("AnyRecord", bound=Record)
+
+
+def read_record(path: Path, kind: type[AnyRecord]) -> AnyRecord:
+    """Read a record of ``kind``.
+
+    Raises:
+        InputError: if the file is absent or not such a record; names the first thing that is wrong.
+    """
+    try:
+        return kind.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file", "Run the evaluation that writes it") from None
+    except ValidationError as error:
+        first: Any = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise InputError(
+            f"{path}: not a valid {kind.__name__}: {where + ': ' if where else ''}{first['msg']}",
+            "Delete it and run the step that writes it again",
+        ) from None
