@@ -14,6 +14,7 @@ from leonardo.tasks.desk.places import PLACES
 from leonardo.tasks.desk.scene import Commands, Family, Scene
 from leonardo.tasks.desk.texts import TEXTS
 from leonardo.tasks.task import Task
+from leonardo.tasks.verifier import verifier_files
 
 Split = Literal["train", "held-out"]
 Kind = Literal["right", "partial", "wrong"]
@@ -58,8 +59,16 @@ class DeskTask:
 
     @cached_property
     def task(self) -> Task:
-        """The row as a task."""
-        return _task(self.row)
+        """The row as a task: the same that the row reader makes of it."""
+        row = self.row
+        return Task(
+            id=row["task_id"],
+            instruction=row["description"],
+            definition=row["container_def"],
+            tests=verifier_files(row["test_final_state"]),
+            kind=row["kind"],
+            reference_solution=row["reference_solution"],
+        )
 
     def attempts(self, random: Random) -> list[Attempt]:
         """Every demonstration this task has, in random order."""
@@ -83,7 +92,7 @@ def generate(split: Split, count: int, seed: int, families: Sequence[str] | None
 
     The same arguments give the same tasks everywhere, and a smaller count gives a prefix of a larger one.
     """
-    chosen = [_named(name) for name in families] if families is not None else list(FAMILIES)
+    chosen = [_named(name) for name in families] if families else list(FAMILIES)
     if split not in ("train", "held-out"):
         raise InputError(f"No split {split!r} of the desk tasks", "Use 'train' or 'held-out'")
     streams = [Random(f"{seed} {split} {family.name}") for family in chosen]
@@ -142,18 +151,3 @@ def _named(name: str) -> Family:
         if family.name == name:
             return family
     raise InputError(f"No desk family {name!r}", f"There are {', '.join(family.name for family in FAMILIES)}")
-
-
-def _task(row: dict[str, str]) -> Task:
-    script = (
-        "#!/bin/bash\nmkdir -p /logs/verifier\n"
-        "bash /tests/test_final_state.sh && reward=1 || reward=0\necho $reward > /logs/verifier/reward.txt\n"
-    )
-    return Task(
-        id=row["task_id"],
-        instruction=row["description"],
-        definition=row["container_def"],
-        tests={"test.sh": script.encode(), "test_final_state.sh": row["test_final_state"].encode()},
-        kind=row["kind"],
-        reference_solution=row["reference_solution"],
-    )
