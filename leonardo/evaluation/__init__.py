@@ -10,6 +10,7 @@ from leonardo.evaluation.records import (
     TaskResult,
     read_record,
 )
+from leonardo.evaluation.verdict import Verdict, verdict
 
 __all__ = [
     "Comparison",
@@ -17,9 +18,11 @@ __all__ = [
     "RunFacts",
     "Substitution",
     "TaskResult",
+    "Verdict",
     "attempt_seed",
     "compare",
     "evaluate",
     "read_record",
     "tasks_digest",
+    "verdict",
 ]

@@ -1,6 +1,6 @@
 """Compare two evaluations, base and trained, and refuse where they were not made under the same pins."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from leonardo.errors import InputError
@@ -10,9 +10,10 @@ from leonardo.evaluation.records import (
     EvaluationRecord,
     FamilyComparison,
     RateRecord,
+    Reward,
     TaskResult,
 )
-from leonardo.evaluation.statistics import Rate, paired_difference, pass_rate
+from leonardo.evaluation.statistics import paired_difference, pass_rate
 
 ABSENT = "(absent)"
 
@@ -44,19 +45,22 @@ def compare(base: EvaluationRecord, trained: EvaluationRecord, seed: int = 0) ->
 
 
 def _sides(pairs: list[tuple[TaskResult, TaskResult]], seed: int) -> dict[str, Any]:
+    """Both rates over the tasks that are valid on both sides, so that the difference of the rates is the difference."""
     base = [left.attempts for left, _ in pairs]
     trained = [right.attempts for _, right in pairs]
     difference = paired_difference(base, trained, seed)
     excluded = [pairs[position][0].task_id for position in difference.excluded]
     return {
-        "base": _rate(pass_rate(base, seed)),
-        "trained": _rate(pass_rate(trained, seed)),
+        "base": _rate(base, difference.excluded, seed),
+        "trained": _rate(trained, difference.excluded, seed),
         "difference": DifferenceRecord(**difference._replace(excluded=excluded)._asdict()),
     }
 
 
-def _rate(rate: Rate) -> RateRecord:
-    return RateRecord(**rate._asdict())
+def _rate(attempts: list[list[Reward]], unpaired: Sequence[int], seed: int) -> RateRecord:
+    rate = pass_rate([given for position, given in enumerate(attempts) if position not in unpaired], seed)
+    failed = sum(reward is None for given in attempts for reward in given)
+    return RateRecord(**rate._replace(excluded=failed)._asdict())
 
 
 def _differences(base: EvaluationRecord, trained: EvaluationRecord) -> Iterator[tuple[str, Any, Any]]:

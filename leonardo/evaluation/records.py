@@ -101,8 +101,8 @@ class FamilyComparison(Record):
 class Comparison(Record):
     """Base and trained on the same tasks under the same pins.
 
-    Each side's rate is over its own valid tasks; the difference is over the pairs, so the two can disagree slightly
-    where ``difference.excluded`` names a task.
+    Both rates are over the paired tasks, so that trained - base is the difference; a record's own ``pass_rate`` is over
+    all its valid tasks. ``excluded`` attempts are counted over all tasks.
     """
 
     base_model: str

@@ -1,0 +1,212 @@
+"""The report: one self-contained HTML page from a run folder, its plots as PNG files beside it."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from leonardo.errors import FailureClass
+from leonardo.evaluation.records import EvaluationRecord, RateRecord
+from leonardo.evaluation.verdict import interval_points, percent, points, verdict
+from leonardo.files import write_atomic
+from leonardo.report.claims import driver_in_words, not_proven, proven
+from leonardo.report.figure import Plot
+from leonardo.report.plots import family_plot, sandbox_plot, step_plots
+from leonardo.report.run import Run, read_run, series
+
+PAGE, PLOTS = "index.html", "plots"
+FAILURE_WORDS = {
+    FailureClass.MIRROR: "package mirror or registry not reached",
+    FailureClass.SPACE: "disk or memory full",
+    FailureClass.KERNEL_FEATURE: "a kernel feature is missing",
+    FailureClass.RUNTIME: "the sandbox runtime failed",
+    FailureClass.SET_UP: "the task's set-up failed",
+    FailureClass.SET_UP_TIMEOUT: "the task's set-up took too long",
+    FailureClass.SERVICE: "a service did not come up",
+    FailureClass.PRIVILEGE: "more privilege needed than there is",
+    FailureClass.NETWORK: "network needed at run time",
+    FailureClass.UNSUPPORTED: "the definition asks for what is not supported",
+    FailureClass.VERIFIER_BROKEN: "the verifier does not run",
+    FailureClass.VERIFIER_ALREADY_PASSES: "the verifier passes on the initial state",
+    FailureClass.REFERENCE_FAILS: "the reference solution fails",
+    FailureClass.AGENT: "the agent's own doing; counts as reward 0",
+    "no-rollout": "the rollout did not come back",
+}
+
+
+def render_report(run_folder: Path, title: str) -> Path:
+    """Write ``index.html`` and ``plots/*.png`` into ``run_folder`` from what the run has recorded so far.
+
+    Missing parts are named on the page. See :mod:`leonardo.report.run` for the files.
+
+    Raises:
+        InputError: if the folder does not exist, or a file in it is not what its name says.
+    """
+    run = read_run(run_folder)
+    plots = [*step_plots(run.steps), family_plot(run.comparison), sandbox_plot(run.steps)]
+    for plot in plots:
+        if plot.png:
+            write_atomic(run_folder / PLOTS / f"{plot.name}.png", plot.png)
+        else:
+            (run_folder / PLOTS / f"{plot.name}.png").unlink(missing_ok=True)
+    page = run_folder / PAGE
+    write_atomic(page, render_page(run, title, plots))
+    return page
+
+
+def render_page(run: Run, title: str, plots: list[Plot]) -> str:
+    """The page as HTML text."""
+    environment = Environment(
+        loader=PackageLoader("leonardo.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "percent": percent,
+        "points": points,
+        "interval": _interval,
+        "interval_points": interval_points,
+        "value": _value,
+        "short": _short,
+        "svg": Markup,  # drawn by matplotlib from numbers and escaped names
+    }
+    by_name = {plot.name: plot for plot in plots}
+    return environment.get_template("report.html.j2").render(
+        title=title,
+        run=run,
+        facts=run.facts,
+        comparison=run.comparison,
+        verdict=verdict(run.comparison, run.steps),
+        proven=proven(run),
+        not_proven=not_proven(run),
+        rates=_rates(run),
+        pins=_flat(run.facts.pins) | _flat(run.comparison.pins if run.comparison else {}, "evaluation."),
+        curves=[plot for plot in plots if plot.name not in ("families", "sandbox")],
+        families=by_name["families"],
+        sandbox=by_name["sandbox"],
+        driver=driver_in_words(run),
+        times=_times(run),
+        failures=_failures(run),
+        configuration=_flat(run.facts.configuration),
+        assets=_flat(run.facts.assets),
+        machine=_flat(run.facts.machine),
+        table=_step_table(run),
+    )
+
+
+def _rates(run: Run) -> list[dict[str, Any]]:
+    """Base and trained for the first screen: from the comparison, else from the record that there is."""
+    rates = []
+    for name, side, record in (
+        ("Base", run.comparison and run.comparison.base, run.base),
+        ("Trained", run.comparison and run.comparison.trained, run.trained),
+    ):
+        rate: RateRecord | None = side
+        model = (run.comparison and getattr(run.comparison, f"{name.lower()}_model")) or (record and record.model) or ""
+        value, ends = (rate.value, rate.interval) if rate else (None, None)
+        if not rate and record:
+            value, ends = record.pass_rate, record.pass_rate_ci
+        tasks = rate.tasks if rate else len(record.tasks) if record else 0
+        rates.append({"name": name, "value": value, "interval": ends, "tasks": tasks, "model": model})
+    return rates
+
+
+def _times(run: Run) -> list[dict[str, Any]]:
+    """Sandbox times over the run; a step records its own p50 and p95, in milliseconds."""
+    rows = []
+    for name in ("reset", "command", "destroy"):
+        medians, tails = (series(run.steps, f"sandbox.{name}_ms", position)[1] for position in (0, 1))
+        if medians:
+            rows.append(
+                {
+                    "name": name,
+                    "p50": float(numpy.median(medians)),
+                    "p95": float(numpy.median(tails)) if tails else None,
+                    "worst": max(tails) if tails else None,
+                }
+            )
+    return rows
+
+
+def _failures(run: Run) -> list[dict[str, Any]]:
+    """Failures by class in training and in both evaluations, most frequent first."""
+    training: dict[str, int] = {}
+    for step in run.steps:
+        for name, count in (step.get("failures_by_class") or {}).items():
+            training[name] = training.get(name, 0) + int(count)
+    columns = [training, _by_class(run.base), _by_class(run.trained)]
+    names = {name for column in columns for name, count in column.items() if count}
+    rows = [
+        {"name": name, "words": FAILURE_WORDS.get(name, ""), "counts": [column.get(name, 0) for column in columns]}
+        for name in names
+    ]
+    return sorted(rows, key=lambda row: (-sum(row["counts"]), row["name"]))
+
+
+def _by_class(record: EvaluationRecord | None) -> dict[str, int]:
+    return record.failures_by_class if record else {}
+
+
+def _step_table(run: Run) -> dict[str, Any]:
+    fields = {
+        "reward_mean": "reward",
+        "zero_variance_share": "filtered",
+        "groups_kept": "groups kept",
+        "infrastructure_failures": "failures",
+        "mask_fraction": "masked",
+        "ratio_max": "ratio max",
+        "loss": "loss",
+        "gradient_norm": "gradient",
+        "update_norm": "update",
+        "times.step": "seconds",
+    }
+    columns = {name: dict(zip(*series(run.steps, name), strict=True)) for name in fields}
+    numbers = series(run.steps, "step")[0]
+    shown = {name: words for name, words in fields.items() if columns[name]}
+    return {
+        "head": ["step", *shown.values()],
+        "rows": [[number, *(columns[name].get(number) for name in shown)] for number in numbers],
+    }
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping) and value:
+            flat |= _flat(value, f"{prefix}{name}.")
+        else:
+            flat[f"{prefix}{name}"] = value
+    return flat
+
+
+def _interval(ends: tuple[float, float] | None) -> str:
+    return "no interval" if ends is None else f"{100 * ends[0]:.1f} to {100 * ends[1]:.1f} %"
+
+
+def _value(value: Any) -> str:
+    """A setting or figure as a person writes it."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}" if abs(value) >= 1_000_000 else str(value)
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, list):
+        return ", ".join(_value(part) for part in value) or "none"
+    return str(value) if isinstance(value, str) else json.dumps(value)
+
+
+def _short(value: Any) -> str:
+    """A value for a narrow place: digests keep their first 12 digits."""
+    text = _value(value)
+    if len(text) >= 32 and all(letter in "0123456789abcdef" for letter in text.removeprefix("sha256:")):
+        return f"{text.removeprefix('sha256:')[:12]}…"
+    return text if len(text) <= 48 else f"{text[:45]}…"
