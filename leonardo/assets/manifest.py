@@ -1,0 +1,86 @@
+"""What was built of what: one entry a task, the record of its set-up, and the file that holds them."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from leonardo.errors import FailureClass
+from leonardo.files import digest_of, write_json
+
+
+@dataclass(frozen=True)
+class SetUpRecord:
+    """How a set-up went; shared by all tasks with the same script, environment and base.
+
+    Attributes:
+        key: digest over what decides the outcome: script, environment, base, recipe version.
+        delta: hex SHA-256 of the delta archive; ``""`` where the definition has no script, or the set-up failed.
+        compressed_bytes, unpacked_bytes, entries: size of the delta.
+        seconds: duration of the set-up.
+        log: file name of its output, below the store's ``logs``.
+        failure: class of its failure, ``None`` where it went well.
+        reason: one line on the failure.
+    """
+
+    key: str
+    delta: str = ""
+    compressed_bytes: int = 0
+    unpacked_bytes: int = 0
+    entries: int = 0
+    seconds: float = 0.0
+    log: str = ""
+    failure: FailureClass | None = None
+    reason: str = ""
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> "SetUpRecord":
+        """The record that ``asdict`` was written of. Raises TypeError, ValueError where it is none."""
+        failure = values.get("failure")
+        return cls(**values | {"failure": FailureClass(failure) if failure else None})
+
+
+@dataclass(frozen=True)
+class ManifestEntry:
+    """What stands for a task: its base and delta, or why there is none."""
+
+    task_id: str
+    task_digest: str
+    image: str
+    set_up: SetUpRecord
+    base: str = ""
+    """Digest of the base archive."""
+    substitution: str = ""
+    """What stands in for the image, and why; ``""`` where nothing does."""
+    registry_failure: str = ""
+    environment: dict[str, str] = field(default_factory=dict)
+    pins: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def failure(self) -> FailureClass | None:
+        """Class of what kept the prepared state from being built."""
+        return self.set_up.failure
+
+    @property
+    def prepared(self) -> str:
+        """Digest that names the prepared state, ``""`` where there is none."""
+        if self.failure is not None or not self.base:
+            return ""
+        return digest_of([self.base, [self.set_up.delta] if self.set_up.delta else [], self.environment])
+
+
+def manifest_digest(entries: Iterable[ManifestEntry]) -> str:
+    """Names what a selection of tasks was built into; the pin that a run records."""
+    return digest_of(sorted([entry.task_id, entry.task_digest, entry.prepared] for entry in entries))
+
+
+def update_manifest(path: Path, entries: Iterable[ManifestEntry]) -> None:
+    """Put ``entries`` into the manifest file, in the place of older entries of the same tasks."""
+    try:
+        known = json.loads(path.read_text())["tasks"]
+    except (OSError, ValueError, KeyError, TypeError):
+        known = {}
+    for entry in entries:
+        known[entry.task_digest] = asdict(entry) | {"prepared": entry.prepared}
+    write_json(path, {"tasks": known})

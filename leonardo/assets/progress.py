@@ -1,0 +1,60 @@
+"""What a build tells while it runs."""
+
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from leonardo.assets.manifest import ManifestEntry
+
+
+class BuildProgress:
+    """Tells nothing. The methods are called from the thread that called ``build``."""
+
+    def start(self, total: int) -> None:
+        """``total`` set-ups are to be looked after."""
+
+    def note(self, text: str) -> None:
+        """Something that takes a while begins, or did not work."""
+
+    def done(self, entry: ManifestEntry) -> None:
+        """A task's prepared state is there, or has failed."""
+
+
+class ConsoleProgress(BuildProgress):
+    """A bar on a terminal, plain lines elsewhere. A context manager."""
+
+    def __init__(self, console: Console, what: str = "prepared states") -> None:
+        self._console = console
+        self._bar = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._task = self._bar.add_task(what, total=None)
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def start(self, total: int) -> None:
+        self._bar.update(self._task, total=total)
+
+    def note(self, text: str) -> None:
+        self._console.print(text, markup=False, highlight=False)
+
+    def done(self, entry: ManifestEntry) -> None:
+        self._bar.advance(self._task)
+        if entry.failure is not None:
+            self.note(f"{entry.task_id}: {entry.failure}: {entry.set_up.reason}")
