@@ -10,7 +10,8 @@ _MIRROR = re.compile(
     r"Temporary failure (?:in name resolution|resolving)|Could not resolve|unable to resolve host|"
     r"Failed to fetch|Unable to connect to|Could not connect to|Connection (?:timed out|refused|reset by peer)|"
     r"Hash Sum mismatch|is not valid yet|Network is unreachable|NewConnectionError|Max retries exceeded|"
-    r"ReadTimeoutError|ConnectTimeoutError|ProxyError|SSLError|No route to host|5\d\d +(?:Bad Gateway|Service Unavailable)",
+    r"ReadTimeoutError|ConnectTimeoutError|ProxyError|SSLError|No route to host|"
+    r"5\d\d +(?:Bad Gateway|Service Unavailable)",
     re.IGNORECASE,
 )
 # What apt says where it could not get packages; worth nothing after a script that goes on regardless.

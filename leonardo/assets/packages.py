@@ -91,6 +91,7 @@ class PackageNetwork:
             f"{line}\n" for line in _output("apt-config", "dump").splitlines() if _APT_SETTINGS.match(line)
         ]
         self._variables = self._find_variables()
+        self._ready: set[Path] = set()
 
     @property
     def environment(self) -> dict[str, str]:
@@ -100,6 +101,13 @@ class PackageNetwork:
     def folder(self, slot: int) -> Path:
         """The host folder of a slot, ready to be mounted at :data:`INSIDE`."""
         folder = self._root / f"slot-{slot}"
+        if folder not in self._ready:
+            self._make(folder)
+            self._ready.add(folder)
+        self._share_packages(folder)
+        return folder
+
+    def _make(self, folder: Path) -> None:
         for name in ("lists/partial", "cache/archives/partial", "pip"):
             (folder / name).mkdir(parents=True, exist_ok=True)
         configuration = [
@@ -118,8 +126,6 @@ class PackageNetwork:
         write_atomic(folder / "apt.conf", "".join(configuration))
         if self._constraints:
             write_atomic(folder / "constraints.txt", "".join(f"{line}\n" for line in self._constraints))
-        self._share_packages(folder)
-        return folder
 
     def _share_packages(self, folder: Path) -> None:
         """Give the slot every package that another one downloaded (as hard links: they are written once)."""

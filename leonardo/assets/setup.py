@@ -1,0 +1,182 @@
+"""Set-ups: a definition's script, run once on its base, and what it left kept as a delta."""
+
+import json
+import queue
+import tarfile
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from leonardo.assets.bases import Base, Bases
+from leonardo.assets.failures import classify
+from leonardo.assets.manifest import SetUpRecord
+from leonardo.assets.packages import INSIDE, PackageNetwork
+from leonardo.errors import InfrastructureError
+from leonardo.files import digest_of, sha256_file, write_atomic
+from leonardo.sandbox.driver import Driver, LayerStack, Limits
+from leonardo.site import normal_image
+from leonardo.tasks.definition import parse_definition
+from leonardo.tasks.task import Task
+
+RECIPE_VERSION = 1
+"""Raise it where the same script on the same base would now leave something else."""
+
+_ENVIRONMENT = {"DEBIAN_FRONTEND": "noninteractive"}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What has to be done for a task.
+
+    Attributes:
+        image: its base image, by its normal name.
+        post: its set-up script, ``""`` if there is none.
+        environment: variables that its definition adds.
+    """
+
+    image: str
+    post: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def plan_of(task: Task) -> Plan:
+    """What has to be done for ``task``. Raises InputError where its definition is none, or asks for too much."""
+    if not task.definition:
+        return Plan(normal_image(task.image))
+    definition = parse_definition(task.definition)
+    return Plan(normal_image(definition.image), definition.post, definition.environment)
+
+
+class SetUps:
+    """Runs set-ups and keeps their deltas, logs and records below ``root``."""
+
+    def __init__(self, root: Path, driver: Driver, bases: Bases, timeout: float, limits: Limits) -> None:
+        self._root = root
+        self._driver = driver
+        self._bases = bases
+        self._timeout = timeout
+        self._limits = limits
+        self._networks: dict[str, PackageNetwork] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def pins(self) -> dict[str, object]:
+        """What else decides how a set-up goes."""
+        return {"recipe_version": RECIPE_VERSION, "set_up_timeout": self._timeout}
+
+    def key(self, plan: Plan, base: Base) -> str:
+        """Names a set-up by all that decides its outcome."""
+        return digest_of([RECIPE_VERSION, base.digest, plan.post, {**base.environment, **plan.environment}])
+
+    def archive(self, digest: str) -> Path:
+        """Where a delta's archive is kept."""
+        return self._root / "deltas" / f"{digest}.tar.gz"
+
+    def read(self, key: str) -> SetUpRecord | None:
+        """The record of a set-up, ``None`` where there is none."""
+        try:
+            return SetUpRecord.from_json(json.loads(self._record(key).read_text()))
+        except (OSError, ValueError, TypeError):
+            return None
+
+    def run(self, wanted: Mapping[str, tuple[Plan, Base]], jobs: int) -> Iterator[SetUpRecord]:
+        """Run the set-ups named by ``wanted``, ``jobs`` at a time, and yield their records as they end.
+
+        What went well before and is still whole is not run again. When the caller stops early, so does this: nothing
+        more is begun, and what runs is waited for (the driver's close ends it).
+        """
+        slots: queue.SimpleQueue[int] = queue.SimpleQueue()
+        for slot in range(jobs):
+            slots.put(slot)
+        for name in ("deltas", "set-ups", "logs"):
+            (self._root / name).mkdir(parents=True, exist_ok=True)
+        pool = ThreadPoolExecutor(jobs, thread_name_prefix="set-up")
+        futures: list[Future[SetUpRecord]] = []
+        try:
+            futures += [pool.submit(self._one, key, plan, base, slots) for key, (plan, base) in wanted.items()]
+            for future in as_completed(futures):
+                yield future.result()
+        except (GeneratorExit, KeyboardInterrupt):
+            self._driver.close()
+            raise
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    def _record(self, key: str) -> Path:
+        return self._root / "set-ups" / f"{key}.json"
+
+    def _one(self, key: str, plan: Plan, base: Base, slots: "queue.SimpleQueue[int]") -> SetUpRecord:
+        if not plan.post:
+            return SetUpRecord(key=key)
+        known = self.read(key)
+        if known is not None and known.failure is None and self._is_whole(known.delta):
+            return known
+        slot = slots.get()
+        try:
+            record = self._run(key, plan, base, slot)
+        except InfrastructureError as error:
+            record = SetUpRecord(key=key, failure=error.failure, reason=str(error))
+        finally:
+            slots.put(slot)
+        write_atomic(self._record(key), json.dumps(asdict(record)) + "\n")
+        return record
+
+    def _is_whole(self, delta: str) -> bool:
+        archive = self.archive(delta)
+        return archive.is_file() and sha256_file(archive) == delta
+
+    def _run(self, key: str, plan: Plan, base: Base, slot: int) -> SetUpRecord:
+        network = self._network(base)
+        making = self._root / "deltas" / f".{key}.tar.gz"
+        environment = {**base.environment, **plan.environment}
+        stack = LayerStack(
+            self._root / "unpacked" / self.layer_folder / base.digest,
+            (),
+            {**_ENVIRONMENT, **environment, **network.environment},
+        )
+        try:
+            result = self._driver.set_up(
+                stack,
+                plan.post,
+                making,
+                timeout=self._timeout,
+                limits=self._limits,
+                mounts={INSIDE: network.folder(slot)},
+            )
+            log = self._root / "logs" / f"{key}.log"
+            log.write_text(result.log, errors="replace")
+            if failed := classify(result, self._timeout):
+                failure, reason = failed
+                return SetUpRecord(key, seconds=result.seconds, log=log.name, failure=failure, reason=reason)
+            digest = sha256_file(making)
+            entries, size = _measure(making)
+            compressed = making.stat().st_size
+            making.replace(self.archive(digest))
+            return SetUpRecord(key, digest, compressed, size, entries, round(result.seconds, 3), log.name)
+        finally:
+            with suppress(FileNotFoundError):
+                making.unlink()
+
+    @property
+    def layer_folder(self) -> str:
+        """Layers unpacked by different drivers differ in owners and attributes: each has its own folder."""
+        return f"{self._driver.name}-degraded" if self._driver.degraded else self._driver.name
+
+    def _network(self, base: Base) -> PackageNetwork:
+        with self._lock:
+            if base.digest not in self._networks:
+                self._networks[base.digest] = self._bases.network(base, self._root / "packages")
+            return self._networks[base.digest]
+
+
+def _measure(archive: Path) -> tuple[int, int]:
+    """Number of entries and bytes of file content in a delta."""
+    entries = size = 0
+    with tarfile.open(archive) as content:
+        for member in content:
+            entries += 1
+            size += member.size
+    return entries, size

@@ -1,0 +1,234 @@
+"""The asset store: bases, deltas and prepared states, built once and named by their content.
+
+Below its root::
+
+    bases/<digest>.tar, bases/<image>-<recipe>.json    root file systems and what they were made of
+    deltas/<digest>.tar.gz                             what set-ups left on a base
+    set-ups/<key>.json, logs/<key>.log                 how each set-up went (the log also where it failed)
+    unpacked/<driver>/<digest>/                        layers as this node mounts them
+    packages/<base>/slot-<n>/                          what apt and pip keep between set-ups
+    manifest.json                                      one entry a task
+
+Everything but a set-up's log appears whole or not at all, and everything can be removed and is made again.
+"""
+
+import fcntl
+import json
+import shutil
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+from leonardo.assets.bases import Base, Bases
+from leonardo.assets.manifest import ManifestEntry, SetUpRecord, update_manifest
+from leonardo.assets.prepared import PreparedState
+from leonardo.assets.progress import BuildProgress
+from leonardo.assets.setup import Plan, SetUps, plan_of
+from leonardo.errors import FailureClass, InfrastructureError, InputError
+from leonardo.files import sha256_file
+from leonardo.sandbox.driver import Driver, LayerStack, Limits
+from leonardo.site import Site
+from leonardo.tasks.definition import UnsupportedDefinition
+from leonardo.tasks.task import Task
+
+SET_UP_TIMEOUT = 900.0
+"""Seconds that a set-up may take."""
+
+SET_UP_LIMITS = Limits(disk=4 << 30, memory=8 << 30, processes=4096)
+
+
+class AssetStore:
+    """Builds and hands out prepared states. Safe to use from several threads; builds of several processes take turns.
+
+    Args:
+        root: folder of the store, made if absent.
+        driver: unpacks layers and runs set-ups.
+        site: says how base images are got.
+        timeout: seconds that a set-up may take.
+        limits: bounds of a set-up.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        driver: Driver,
+        site: Site,
+        *,
+        timeout: float = SET_UP_TIMEOUT,
+        limits: Limits = SET_UP_LIMITS,
+    ) -> None:
+        self.root = root
+        self._driver = driver
+        self._bases = Bases(root / "bases", site)
+        self._set_ups = SetUps(root, driver, self._bases, timeout, limits)
+        self._unpacked = root / "unpacked" / (f"{driver.name}-degraded" if driver.degraded else driver.name)
+        self._known_bases: dict[str, Base] = {}
+        self._prepared: dict[str, PreparedState] = {}
+        self._lock = threading.RLock()
+
+    # --- building -----------------------------------------------------------------------------------------------------
+
+    def build(
+        self, tasks: Sequence[Task], *, jobs: int = 2, progress: BuildProgress | None = None
+    ) -> list[ManifestEntry]:
+        """Build the prepared states of ``tasks``, ``jobs`` at a time; what is there and whole is not built again.
+
+        A task whose prepared state cannot be had gets an entry with its failure; it is tried again by the next build.
+        Interrupted (KeyboardInterrupt), the driver is closed, which ends what runs; what was finished is kept.
+
+        Returns:
+            One entry a task, in the order of ``tasks``.
+
+        Raises:
+            InputError: a definition that is none; names the task. Nothing has been built then.
+        """
+        progress = progress or BuildProgress()
+        plans = {task.digest: self._plan(task) for task in tasks}
+        with self._turn(progress):
+            self._remove_unfinished()
+            failures: dict[str, SetUpRecord] = {}
+            for image in sorted({plan.image for plan in plans.values() if isinstance(plan, Plan)}):
+                try:
+                    base = self._base(image, progress.note)
+                    self._layer(base.archive, base.digest)
+                except InfrastructureError as error:
+                    progress.note(f"base {image}: {error}")
+                    failures[image] = SetUpRecord(key="", failure=error.failure, reason=str(error))
+            entries: dict[str, ManifestEntry] = {}
+            waiting: dict[str, list[Task]] = {}
+            wanted: dict[str, tuple[Plan, Base]] = {}
+            progress.start(len(tasks))
+
+            def finish(task: Task, record: SetUpRecord) -> None:
+                entries[task.digest] = self._entry(task, plans[task.digest], record)
+                progress.done(entries[task.digest])
+
+            for task in tasks:
+                plan = plans[task.digest]
+                if isinstance(plan, SetUpRecord):
+                    finish(task, plan)
+                elif plan.image in failures:
+                    finish(task, failures[plan.image])
+                else:
+                    base = self._known_bases[plan.image]
+                    key = self._set_ups.key(plan, base)
+                    wanted[key] = (plan, base)
+                    waiting.setdefault(key, []).append(task)
+            try:
+                for record in self._set_ups.run(wanted, jobs):
+                    for task in waiting[record.key]:
+                        finish(task, record)
+            except KeyboardInterrupt:
+                self._driver.close()
+                raise
+            finally:
+                update_manifest(self.root / "manifest.json", entries.values())
+        return [entries[task.digest] for task in tasks]
+
+    def _plan(self, task: Task) -> Plan | SetUpRecord:
+        """What is to be done for a task, or why it cannot be."""
+        try:
+            return plan_of(task)
+        except UnsupportedDefinition as error:
+            return SetUpRecord(key="", failure=FailureClass.UNSUPPORTED, reason=str(error))
+        except InputError as error:
+            raise InputError(f"Task {task.id}: {error.what}", error.hint) from error
+
+    def _entry(self, task: Task, plan: Plan | SetUpRecord, record: SetUpRecord) -> ManifestEntry:
+        image = plan.image if isinstance(plan, Plan) else task.image
+        base = self._known_bases.get(image)
+        if base is None or not isinstance(plan, Plan):
+            return ManifestEntry(task.id, task.digest, image, record, pins=self._pins())
+        return ManifestEntry(
+            task_id=task.id,
+            task_digest=task.digest,
+            image=image,
+            set_up=record,
+            base=base.digest,
+            substitution=base.substitution,
+            registry_failure=base.registry_failure,
+            environment={**base.environment, **plan.environment},
+            pins=self._pins(),
+        )
+
+    def _pins(self) -> dict[str, object]:
+        return {"driver": self._driver.name, "degraded": self._driver.degraded, **self._set_ups.pins}
+
+    @contextmanager
+    def _turn(self, progress: BuildProgress) -> Iterator[None]:
+        """Hold the store's lock: one build at a time."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        with (self.root / "lock").open("w") as stream:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                progress.note(f"another build works on {self.root}: waiting for it")
+                fcntl.flock(stream, fcntl.LOCK_EX)
+            yield
+
+    def _remove_unfinished(self) -> None:
+        """Remove what a build that was killed left behind."""
+        for path in [*self.root.glob("deltas/.*"), *self.root.glob("bases/.*")]:
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+
+    # --- handing out --------------------------------------------------------------------------------------------------
+
+    def prepared(self, task: Task) -> PreparedState:
+        """The prepared state of a task that was built, unpacked on this node.
+
+        Raises:
+            InputError: it was not built, or could not be; says why.
+        """
+        with self._lock:
+            if known := self._prepared.get(task.digest):
+                return known
+            plan = self._plan(task)
+            if isinstance(plan, SetUpRecord):
+                raise InputError(f"Task {task.id} has no prepared state: {plan.reason}")
+            base = self._base(plan.image, lambda text: None)
+            record = self._set_ups.read(self._set_ups.key(plan, base)) if plan.post else SetUpRecord(key="")
+            if record is None or record.failure is not None:
+                why = record.reason if record else "it was not built"
+                raise InputError(f"Task {task.id} has no prepared state: {why}", "Build it first")
+            entry = self._entry(task, plan, record)
+            deltas = (self._layer(self._set_ups.archive(record.delta), record.delta),) if record.delta else ()
+            state = PreparedState(
+                entry.prepared, LayerStack(self._layer(base.archive, base.digest), deltas, entry.environment)
+            )
+            self._prepared[task.digest] = state
+            return state
+
+    def _base(self, image: str, note: Callable[[str], None]) -> Base:
+        with self._lock:
+            if image not in self._known_bases:
+                self._known_bases[image] = self._bases.get(image, note)
+            return self._known_bases[image]
+
+    def _layer(self, archive: Path, digest: str) -> Path:
+        """The unpacked folder of an archive."""
+        with self._lock:
+            folder = self._unpacked / digest
+            if not folder.is_dir():
+                if not archive.is_file() or sha256_file(archive) != digest:
+                    raise InfrastructureError(f"{archive} is missing or damaged", "Remove it and build again")
+                folder.parent.mkdir(parents=True, exist_ok=True)
+                self._driver.unpack(archive, folder)
+            return folder
+
+
+def read_manifest(root: Path) -> dict[str, dict[str, object]]:
+    """The manifest of a store, by task digest; empty where nothing was built."""
+    try:
+        return json.loads((root / "manifest.json").read_text())["tasks"]
+    except FileNotFoundError:
+        return {}
+
+
+def entry_to_json(entry: ManifestEntry) -> dict[str, object]:
+    """An entry as JSON values."""
+    return asdict(entry) | {"prepared": entry.prepared}
