@@ -1,10 +1,13 @@
 """What a run has proven and what it has not, in sentences for the report's first screen."""
 
-from leonardo.evaluation.verdict import MINIMUM_PAIRS, interval_points, percent, points, verdict
+from leonardo.evaluation.verdict import MINIMUM_PAIRS, interval_points, percent, points, rewards, verdict
 from leonardo.report.run import Run, series, total
 
 EXCLUDED_SHARE = 0.02
 """From this share of excluded attempts on, a difference could owe something to what was excluded."""
+
+AGREEMENT = 0.25
+"""The largest ratio deviation before an update that two engines in bfloat16 may show and still agree."""
 
 
 def proven(run: Run) -> list[str]:
@@ -40,16 +43,17 @@ def _proven_by_steps(run: Run) -> list[str]:
     if updates and (moved := sum(value > 0 for value in updates)):
         said.append(f"Weights moved in {moved} of {len(updates)} steps.")
     ratios = series(steps, "first_pass_ratio_max_deviation")[1]
-    if ratios:
+    if ratios and max(ratios) <= AGREEMENT:
         said.append(
             "Rollout policy and learner agree on log-probabilities: before an update the ratio strays from 1 by at "
             f"most {max(ratios):.2g}."
         )
     if rollouts := total(steps, "rollouts"):
         failed = total(steps, "infrastructure_failures")
+        left_out = sum(1 for _ in rewards(steps)) + failed <= rollouts
         said.append(
-            f"{rollouts:,} training rollouts ran; {failed:,} failed for reasons of the infrastructure, and "
-            "none of those was counted as a reward."
+            f"{rollouts:,} training rollouts ran; {failed:,} failed for reasons of the infrastructure"
+            + (", and none of those was counted as a reward." if left_out else ".")
         )
     return said
 
@@ -103,6 +107,12 @@ def _left_open_by_steps(run: Run) -> list[str]:
     broken = [str(step.get("step", "?")) for step in run.steps if step.get("finite") is False]
     if broken:
         said.append(f"Numerical health: steps {', '.join(broken[:10])} had values that are not finite.")
+    ratios = series(run.steps, "first_pass_ratio_max_deviation")[1]
+    if ratios and max(ratios) > AGREEMENT:
+        said.append(
+            "That rollout policy and learner are the same model: before an update the ratio strayed from 1 by "
+            f"{max(ratios):.2g}."
+        )
     masked = series(run.steps, "mask_fraction")[1]
     if masked and max(masked) == 0:
         said.append("That the trust region works: it never masked a token in this run.")
@@ -112,7 +122,7 @@ def _left_open_by_steps(run: Run) -> list[str]:
 def _left_open_by_machine(run: Run) -> list[str]:
     said = []
     if run.facts.fallback or run.facts.degraded:
-        said.append(f"The full sandbox: {driver_in_words(run)}")
+        said.append(f"How the full sandbox does: t{driver_in_words(run)[1:]}")
     if run.facts.substitutions:
         asked = sorted({substitution.asked for substitution in run.facts.substitutions})
         said.append(

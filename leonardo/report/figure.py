@@ -75,6 +75,7 @@ def draw_plot(
                         columnspacing=1.2)  # fmt: skip
         image, drawing = io.BytesIO(), io.StringIO()
         figure.savefig(image, format="png", dpi=160, facecolor="white", metadata={"Description": alt})
+        figure.set_layout_engine("none")  # laid out by now; doing it again costs as much as drawing
         figure.savefig(drawing, format="svg", transparent=True)
     return Plot(name, title, caption, alt, _inline(drawing.getvalue(), name), image.getvalue())
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from leonardo.errors import FailureClass
 from leonardo.evaluation.records import EvaluationRecord, RateRecord
@@ -74,6 +74,7 @@ def render_page(run: Run, title: str, plots: list[Plot]) -> str:
         "interval_points": interval_points,
         "value": _value,
         "short": _short,
+        "breakable": lambda name: escape(name).replace(".", Markup(".<wbr>")).replace("_", Markup("_<wbr>")),
         "svg": Markup,  # drawn by matplotlib from numbers and escaped names
     }
     by_name = {plot.name: plot for plot in plots}
