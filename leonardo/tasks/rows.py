@@ -117,6 +117,8 @@ def _files(path: Path, split: str) -> list[Path]:
 
 
 def _read_file(path: Path) -> Iterator[_Row]:
+    if not path.stat().st_size:
+        return  # the readers below take an empty file for a broken one
     if path.suffix == ".parquet":
         for number, values in enumerate(_load(str(path), "parquet", data_files=str(path), split="train"), 1):
             yield _Row(f"{path} row {number}", values)
