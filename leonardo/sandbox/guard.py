@@ -1,0 +1,122 @@
+"""The guard: the helper process that the driver starts. It makes the namespaces of the holder, maps their ids, and sees
+to it that the holder ends when the driver's process does, whichever way.
+
+It is a fresh interpreter (never a fork of the caller, which may hold gigabytes and threads) with an empty environment,
+and stays in the caller's user namespace, with the caller's rights.
+"""
+
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from typing import Any, NoReturn
+
+from leonardo.sandbox import linux, slots, wire
+from leonardo.sandbox.holder import hold
+
+TITLE = "sandbox"
+"""What processes that serve sandboxes are called; a sandbox sees its process 1 under this name."""
+
+
+def main() -> NoReturn:
+    """Arguments: the control socket, the lifeline (a pipe that closes with the driver), settings as JSON."""
+    control_descriptor, lifeline = int(sys.argv[1]), int(sys.argv[2])
+    settings = json.loads(sys.argv[3])
+    linux.set_title(TITLE)
+    control = socket.socket(fileno=control_descriptor)
+    try:
+        holder, opener = _start_holder(control, settings)
+    except OSError as error:
+        wire.send(control, {"error": str(error), "errno": error.errno})
+        os._exit(1)
+    control.close()
+    _watch(holder, opener, lifeline, settings["driver_process"])
+
+
+def _start_holder(control: socket.socket, settings: dict[str, Any]) -> tuple[int, socket.socket | None]:
+    mine, its = socket.socketpair() if settings["opens"] else (None, None)
+    go_read, go_write = os.pipe2(os.O_CLOEXEC)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})  # until it is waited for
+    process = linux.clone(linux.CLONE_NEWUSER | linux.CLONE_NEWNS | linux.CLONE_NEWPID)
+    if not process:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+        os.close(go_write)
+        if os.read(go_read, 1) == b"g":
+            os.close(go_read)
+            hold(control, its)
+        os._exit(1)
+    os.close(go_read)
+    try:
+        _map_ids(process, settings)
+        os.write(go_write, b"g")
+        if mine is not None:
+            _enter_mounts_of(process)
+    except OSError:
+        os.kill(process, signal.SIGKILL)
+        raise
+    finally:
+        os.close(go_write)
+    return process, mine
+
+
+def _map_ids(process: int, settings: dict[str, Any]) -> None:
+    """``maps``: kind (uid, gid) -> numbers in threes, as in uid_map. ``programs``: by newuidmap and newgidmap."""
+    for kind, numbers in settings["maps"].items():
+        if settings["programs"]:
+            command = [f"new{kind}map", str(process), *map(str, numbers)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise OSError(f"{command[0]}: {done.stderr.strip() or f'exit code {done.returncode}'}")
+            continue
+        if kind == "gid" and settings["single"]:
+            _write(f"/proc/{process}/setgroups", "deny")
+        lines = [" ".join(map(str, numbers[start : start + 3])) for start in range(0, len(numbers), 3)]
+        _write(f"/proc/{process}/{kind}_map", "\n".join(lines) + "\n")
+
+
+def _write(path: str, text: str) -> None:
+    with open(path, "w", encoding="utf-8") as stream:
+        stream.write(text)
+
+
+def _enter_mounts_of(process: int) -> None:
+    """See the holder's mounts, keeping this process's own rights, to open layers for it (see slots.py)."""
+    descriptor = os.open(f"/proc/{process}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+    linux.join_namespace(descriptor, linux.CLONE_NEWNS)
+    os.close(descriptor)
+
+
+def _watch(holder: int, opener: socket.socket | None, lifeline: int, driver_process: int) -> NoReturn:
+    """Until the driver or the holder ends. A parent-death signal would not do: it follows a thread, not a process."""
+    wake_read, wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+    poll = select.poll()
+    ends = {lifeline}
+    try:
+        ends.add(os.pidfd_open(driver_process))  # a process that the driver forked may hold the lifeline open
+    except OSError:
+        pass  # an old kernel, or it has gone already: the lifeline tells
+    for descriptor in (wake_read, *ends, *([opener] if opener else [])):
+        poll.register(descriptor, select.POLLIN)
+    while True:
+        ready = dict(poll.poll())
+        if wake_read in ready:
+            process, status = os.waitpid(holder, os.WNOHANG)
+            if process:
+                code = os.waitstatus_to_exitcode(status)
+                os._exit(code if code >= 0 else 128 - code)
+        if ends & ready.keys():
+            os.kill(holder, signal.SIGKILL)
+            os.waitpid(holder, 0)
+            os._exit(0)
+        if opener and opener.fileno() in ready:
+            try:
+                slots.serve_opener(opener)
+            except (EOFError, OSError):
+                poll.unregister(opener)
+                opener = None

@@ -1,0 +1,236 @@
+"""The holder: process 1 of a pid namespace, root of a user namespace that a driver's sandboxes and layers live in.
+
+It binds layers once, makes and ends sandboxes, and runs the tools that unpack, capture and remove layers. It has one
+thread and a poll loop. Requests come over one socket; each brings descriptors of its own, the last of which is where
+the answer goes. When the holder ends, however it ends, the kernel ends everything in its pid namespace.
+"""
+
+import gc
+import os
+import resource
+import select
+import signal
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from leonardo.sandbox import layers, linux, mounts, sandboxprocess, selftest, watchdog, wire
+from leonardo.sandbox.slots import Slots
+
+WATCH_INTERVAL = 0.25  # seconds between looks at the sandboxes' memory, at least
+_ERRORS_KEPT = 2000  # characters of a tool's complaints
+
+
+@dataclass
+class Sandbox:
+    """A sandbox's process as the holder knows it; ``reason`` says why it ended, once it has."""
+
+    process: int
+    memory: int
+    keys: list[str]
+    reason: str = ""
+    ended: bool = False
+    waiting: list[socket.socket] = field(default_factory=list)
+
+
+@dataclass
+class Tool:
+    """A program under way on a layer."""
+
+    reply: socket.socket
+    complaints: int
+    slot: str
+
+
+class Holder:
+    """Serves ``control`` until it closes.
+
+    Args:
+        control: requests from the driver.
+        slots: where layers are bound.
+        ids: the namespace's user and group ids.
+    """
+
+    def __init__(self, control: socket.socket, slots: Slots, ids: sandboxprocess.IdMaps) -> None:
+        self._control = control
+        self._slots = slots
+        self._ids = ids
+        self._sandboxes: dict[str, Sandbox] = {}
+        self._tools: dict[int, Tool] = {}
+        self._operations: dict[str, Callable[[dict[str, Any], list[int]], None]] = {
+            "create": self._create,
+            "destroy": self._destroy,
+            "unpack": self._unpack,
+            "remove": self._remove,
+            "test": self._test,
+        }
+
+    def serve(self) -> None:
+        """Answer requests until the driver goes."""
+        wake_read, wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        poll = select.poll()
+        poll.register(self._control, select.POLLIN)
+        poll.register(wake_read, select.POLLIN)
+        next_look = 0.0
+        while True:
+            ready = dict(poll.poll(WATCH_INTERVAL * 1000 if self._sandboxes else None))
+            if wake_read in ready:
+                os.read(wake_read, 4096)
+                self._reap()
+            if self._control.fileno() in ready:
+                try:
+                    message = wire.receive(self._control)
+                except (EOFError, OSError):
+                    return
+                self._handle(message)
+            now = time.monotonic()
+            if self._sandboxes and now >= next_look:
+                self._enforce_memory()
+                next_look = time.monotonic() + max(WATCH_INTERVAL, 20 * (time.monotonic() - now))
+
+    def _handle(self, message: wire.Message) -> None:
+        try:
+            self._operations[message.header["do"]](message.header, message.descriptors)
+        except OSError as error:
+            reply = socket.socket(fileno=message.descriptors.pop())
+            _answer(reply, {"error": str(error), "errno": error.errno})
+            for descriptor in message.descriptors:
+                os.close(descriptor)
+
+    # ---- sandboxes
+
+    def _create(self, header: dict[str, Any], descriptors: list[int]) -> None:
+        """Descriptors: [a job's socket, if it prepares a layer], the sandbox's channel."""
+        keys = [layer["key"] for layer in header["layers"]]
+        folders = tuple(self._slots.take(layer["path"], layer["key"]) for layer in header["layers"])
+        binds = {}
+        for target, layer in header["binds"].items():
+            keys.append(layer["key"])
+            binds[target] = self._slots.take(layer["path"], layer["key"])
+        plan = mounts.Plan.from_json({**header["plan"], "layers": folders, "binds": binds})
+        process = sandboxprocess.start(plan, descriptors, self._ids)
+        self._sandboxes[header["id"]] = Sandbox(process, header["memory"], keys)
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+    def _test(self, header: dict[str, Any], descriptors: list[int]) -> None:
+        """A sandbox on a layer made here that runs the self-test instead of serving."""
+        layer = f"{mounts.STAGE}/self-test"
+        if not os.path.isdir(layer):
+            os.mkdir(layer, 0o755)
+            selftest.make_layer(layer)
+        plan = mounts.Plan.from_json({**header["plan"], "layers": [layer]})
+        process = sandboxprocess.start(plan, descriptors, self._ids, test=True)
+        self._sandboxes[header["id"]] = Sandbox(process, header["memory"], [])
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+    def _destroy(self, header: dict[str, Any], descriptors: list[int]) -> None:
+        sandbox = self._sandboxes[header["id"]]
+        sandbox.waiting.append(socket.socket(fileno=descriptors[0]))
+        if sandbox.ended:
+            self._bury(header["id"])
+        else:
+            # one that is ending by itself is not overtaken: its reason would be lost
+            if not header.get("gone"):
+                sandbox.reason = sandbox.reason or "destroyed"
+            os.kill(sandbox.process, signal.SIGKILL)
+
+    def _bury(self, identifier: str) -> None:
+        sandbox = self._sandboxes.pop(identifier)
+        for key in sandbox.keys:
+            self._slots.give_back(key)
+        for reply in sandbox.waiting:
+            _answer(reply, {"reason": sandbox.reason})
+
+    def _enforce_memory(self) -> None:
+        alive = {sandbox.process: sandbox for sandbox in self._sandboxes.values() if not sandbox.ended}
+        for process in watchdog.over_limit({process: sandbox.memory for process, sandbox in alive.items()}):
+            alive[process].reason = "memory"
+            os.kill(process, signal.SIGKILL)
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                process, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if not process:
+                return
+            if process in self._tools:
+                self._finish_tool(self._tools.pop(process), status)
+                continue
+            for identifier, sandbox in list(self._sandboxes.items()):
+                if sandbox.process == process:
+                    sandbox.ended = True
+                    sandbox.reason = sandbox.reason or _ending(status)
+                    if sandbox.waiting:
+                        self._bury(identifier)
+
+    # ---- layers
+
+    def _unpack(self, header: dict[str, Any], descriptors: list[int]) -> None:
+        """Descriptors: the archive, the reply."""
+        archive, reply = descriptors
+        slot = self._slots.take(header["path"], header["key"])
+        start = os.pread(archive, 8, 0)
+        command = layers.unpack_command(slot, start, keep_owners=not self._ids.single)
+        self._run_tool(command, reply, header["key"], {0: archive})
+
+    def _remove(self, header: dict[str, Any], descriptors: list[int]) -> None:
+        slot = self._slots.take(header["path"], header["key"])
+        self._run_tool(layers.remove_command(slot), descriptors[0], header["key"], {})
+
+    def _run_tool(self, command: list[str], reply: int, key: str, streams: dict[int, int]) -> None:
+        process, complaints = sandboxprocess.start_tool(command, streams)
+        for descriptor in streams.values():
+            os.close(descriptor)
+        self._tools[process] = Tool(socket.socket(fileno=reply), complaints, key)
+
+    def _finish_tool(self, tool: Tool, status: int) -> None:
+        text = sandboxprocess.complaints_of(tool.complaints)
+        self._slots.give_back(tool.slot, forget=True)
+        _answer(tool.reply, {"exit_code": os.waitstatus_to_exitcode(status), "complaints": text[:_ERRORS_KEPT]})
+
+
+def _ending(status: int) -> str:
+    code = os.waitstatus_to_exitcode(status)
+    return f"killed by signal {-code}" if code < 0 else f"exit code {code}"
+
+
+def _answer(reply: socket.socket, header: dict[str, Any]) -> None:
+    with reply:
+        try:
+            wire.send(reply, header)
+        except OSError:
+            pass  # a caller that has gone needs no answer
+
+
+def hold(control: socket.socket, opener: socket.socket | None) -> None:
+    """Become the holder: this process is already process 1 of its namespaces, with its ids mapped. Never returns."""
+    try:
+        linux.die_with_parent()
+        os.setresgid(0, 0, 0)
+        os.setresuid(0, 0, 0)
+        linux.set_dumpable(True)  # the change of user forbade it, and with it the writing of the sandboxes' id maps
+        linux.die_with_parent()
+        linux.mount(None, "/", None, linux.MS_REC | linux.MS_PRIVATE)
+        linux.mount("proc", "/proc", "proc", linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC)
+        linux.mount("tmpfs", mounts.STAGE, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "size=1m,mode=755")
+        for folder in (mounts.SCRATCH, mounts.LAYERS):
+            os.mkdir(folder, 0o755)
+        os.umask(0o022)
+        os.chdir("/")
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+        gc.freeze()  # sandboxes share these pages; a collection would write to them
+        wire.send(control, {"ready": True})
+    except OSError as error:
+        wire.send(control, {"error": str(error), "errno": error.errno})
+        os._exit(1)
+    Holder(control, Slots(opener), sandboxprocess.IdMaps.of_this_process()).serve()
+    os._exit(0)

@@ -1,0 +1,201 @@
+"""The root file system of a sandbox: an overlay of read-only layers under a writable layer of bounded size, and the
+pseudo file systems. Everything is mounted privately, in the sandbox's own mount namespace.
+
+What a sandbox has besides its layers: /proc of its own processes, /dev with the eight usual nodes, pseudo terminals and
+shared memory, /etc/hosts if the image has none. /sys stays an empty folder: it would show the host's hardware, and
+nothing that tasks use needs it. /tmp is a folder of the image like any other.
+"""
+
+import os
+import stat
+from dataclasses import asdict, dataclass, field
+from typing import Any, Self
+
+from leonardo.sandbox import linux
+
+STAGE = "/sys"
+"""Where a holder keeps its own tmpfs, in its own mount namespace: a folder that every host has, with no layer below."""
+SCRATCH = f"{STAGE}/scratch"
+LAYERS = f"{STAGE}/layers"
+
+SHARED_MEMORY = 64 << 20
+HOSTS = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n127.0.1.1\tsandbox\n"
+
+_NODES = ("null", "zero", "full", "random", "urandom", "tty")
+_LINKS = {"fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1", "stderr": "/proc/self/fd/2"}
+_PSEUDO = ("proc", "dev", "sys")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a sandbox is made of; travels as JSON.
+
+    Attributes:
+        layers: folders as the holder sees them, uppermost first.
+        environment: variables of every command.
+        disk: size of the writable layer in bytes.
+        processes, open_files: limits.
+        binds: path inside -> file or folder as the holder sees it; read-only.
+        files: path inside -> text of a small read-only file that is not part of the writable layer.
+        network: share the host's network instead of having a loopback of its own.
+        nested: whether the sandbox gets a user namespace of its own below the holder's.
+    """
+
+    layers: tuple[str, ...]
+    environment: dict[str, str]
+    disk: int
+    processes: int
+    open_files: int
+    binds: dict[str, str] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
+    network: bool = False
+    nested: bool = True
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Self:
+        """The inverse of :meth:`to_json`."""
+        return cls(**{**value, "layers": tuple(value["layers"])})
+
+
+def mount_scratch(size: int, layer: str) -> None:
+    """Mount the tmpfs of ``size`` bytes that takes the writable layer, whose root looks like ``layer``'s root."""
+    inodes = max(65536, size // 4096)
+    linux.mount("tmpfs", SCRATCH, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, f"size={size},nr_inodes={inodes},mode=755")
+    for name in ("upper", "work", "root", "points", "files"):
+        os.mkdir(f"{SCRATCH}/{name}", 0o755)
+    copy_attributes(layer, f"{SCRATCH}/upper")
+
+
+def copy_attributes(source: str, target: str) -> None:
+    """Owner, mode and times of a folder."""
+    status = os.stat(source)
+    try:
+        os.chown(target, status.st_uid, status.st_gid)
+    except OSError:
+        pass  # an owner outside of the map: ours, then
+    os.chmod(target, stat.S_IMODE(status.st_mode))
+    os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def enter_root(plan: Plan) -> None:
+    """Build the root below :data:`SCRATCH` (mounted) and make it the root of this process."""
+    root = f"{SCRATCH}/root"
+    _mount_overlay(plan.layers, root)
+    for name in _PSEUDO:
+        if not os.path.isdir(f"{root}/{name}"):
+            os.mkdir(f"{root}/{name}", 0o755)
+    if not os.path.isdir(f"{root}/tmp"):
+        os.mkdir(f"{root}/tmp")
+        os.chmod(f"{root}/tmp", 0o1777)
+    linux.mount("proc", f"{root}/proc", "proc", linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC)
+    _make_devices(f"{root}/dev")
+    for target, content in plan.files.items():
+        _place_file(root, target, content)
+    for target, source in plan.binds.items():
+        linux.bind(source, resolve(root, target), read_only=True)
+    if not plan.network:
+        _ensure_hosts(root)
+    linux.pivot_root_here(root)
+
+
+def _mount_overlay(layers: tuple[str, ...], target: str) -> None:
+    # userxattr: without it an unprivileged overlay cannot mark a folder as opaque, and rm -rf of a base folder fails
+    options = f"lowerdir={':'.join(layers)},upperdir={SCRATCH}/upper,workdir={SCRATCH}/work,userxattr"
+    linux.mount("overlay", target, "overlay", linux.MS_NODEV, options)
+
+
+def _make_devices(folder: str) -> None:
+    linux.mount("tmpfs", folder, "tmpfs", linux.MS_NOSUID, "size=1m,mode=755")
+    for name in _NODES:
+        if os.path.exists(f"/dev/{name}"):
+            os.close(os.open(f"{folder}/{name}", os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o666))
+            linux.bind(f"/dev/{name}", f"{folder}/{name}")
+    for name in ("shm", "pts"):
+        os.mkdir(f"{folder}/{name}", 0o755)
+    linux.mount("tmpfs", f"{folder}/shm", "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, f"size={SHARED_MEMORY},mode=1777")
+    options = "newinstance,ptmxmode=0666,mode=620"
+    linux.mount("devpts", f"{folder}/pts", "devpts", linux.MS_NOSUID | linux.MS_NOEXEC, options)
+    os.symlink("pts/ptmx", f"{folder}/ptmx")
+    for name, target in _LINKS.items():
+        os.symlink(target, f"{folder}/{name}")
+
+
+def _ensure_hosts(root: str) -> None:
+    """Programs look localhost up there; images made for container runtimes often leave it to them."""
+    if os.path.isdir(f"{root}/etc") and not os.path.islink(f"{root}/etc") and not os.path.lexists(f"{root}/etc/hosts"):
+        with open(f"{root}/etc/hosts", "w", encoding="utf-8") as stream:
+            stream.write(HOSTS)
+
+
+def _place_file(root: str, target: str, content: str) -> None:
+    inside = resolve(root, target)
+    if target.startswith("/dev/"):  # our own tmpfs: no mount is needed to keep it out of the writable layer
+        os.makedirs(os.path.dirname(inside), exist_ok=True)
+        with open(inside, "w", encoding="utf-8", errors="surrogateescape") as stream:
+            stream.write(content)
+        os.chmod(inside, 0o755)
+        return
+    source = f"{SCRATCH}/files/{len(os.listdir(f'{SCRATCH}/files'))}"
+    with open(source, "w", encoding="utf-8") as stream:
+        stream.write(content)
+    linux.bind(source, inside)
+
+
+def make_mount_points(layers: tuple[str, ...], targets: dict[str, bool]) -> tuple[str, ...]:
+    """Layers with one more on top, if it is needed, that holds what is missing of ``targets`` (path -> is a folder).
+
+    Mount points made this way are in no writable layer, so a capture does not see them. Folders on the way to them are
+    repeated with their attributes; symbolic links are followed inside the layers.
+    """
+    view, points = f"{SCRATCH}/root", f"{SCRATCH}/points"
+    linux.mount("overlay", view, "overlay", linux.MS_RDONLY, f"lowerdir={points}:{':'.join(layers)},userxattr")
+    missing = []
+    for target, is_folder in targets.items():
+        path = resolve(view, target)
+        if not os.path.lexists(path):
+            missing.append((path.removeprefix(view).strip("/"), is_folder))
+    linux.unmount(view)  # a layer must not change while it is mounted
+    for path, is_folder in missing:
+        parts = path.split("/")
+        folders = parts if is_folder else parts[:-1]
+        for depth in range(1, len(folders) + 1):
+            folder = "/".join(folders[:depth])
+            if not os.path.isdir(f"{points}/{folder}"):
+                os.mkdir(f"{points}/{folder}", 0o755)
+        if not is_folder:
+            os.close(os.open(f"{points}/{path}", os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o644))
+    folders = sorted((folder for folder, _, _ in os.walk(points)), key=len, reverse=True)
+    for folder in folders:  # the deepest first: making a child changes its parent's times
+        original = next((found for layer in layers if os.path.isdir(found := f"{layer}{folder[len(points) :]}")), None)
+        if original:
+            copy_attributes(original, folder)
+    return (points, *layers) if missing else layers
+
+
+def resolve(root: str, path: str) -> str:
+    """``path`` below ``root`` with symbolic links followed as they would be with ``root`` as the root.
+
+    Parts that do not exist are kept as they are.
+    """
+    rest = [part for part in path.split("/") if part not in ("", ".")][::-1]
+    done: list[str] = []
+    links = 0
+    while rest:
+        part = rest.pop()
+        if part == "..":
+            done = done[:-1]
+            continue
+        here = "/".join([root, *done, part])
+        if os.path.islink(here) and links < 40:
+            links += 1
+            target = os.readlink(here)
+            if target.startswith("/"):
+                done = []
+            rest += [item for item in target.split("/") if item not in ("", ".")][::-1]
+        else:
+            done.append(part)
+    return "/".join([root, *done])

@@ -1,0 +1,210 @@
+"""From the holder's process to a sandbox's process 1, and to the process that prepares a layer around one."""
+
+import os
+import resource
+import select
+import signal
+import socket
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NoReturn
+
+from leonardo.sandbox import layers, linux, mounts, selftest, wire
+from leonardo.sandbox.server import Server
+
+HOSTNAME = "sandbox"
+FULL_BELOW = 256 << 10  # bytes free in a writable layer: less at any time means that the disk was full
+_ISOLATED = linux.CLONE_NEWNS | linux.CLONE_NEWPID | linux.CLONE_NEWIPC | linux.CLONE_NEWUTS
+_PER_NAMESPACE_PROCESS_LIMITS = (5, 14)  # before this kernel, RLIMIT_NPROC counted all of a user's processes
+
+
+@dataclass(frozen=True)
+class IdMaps:
+    """The ids of this user namespace, as maps that give a nested one the same ids."""
+
+    users: str
+    groups: str
+
+    @classmethod
+    def of_this_process(cls) -> "IdMaps":
+        """Read from /proc: one line an extent, since a nested extent may not span two."""
+
+        def identity(kind: str) -> str:
+            lines = [line.split() for line in Path(f"/proc/self/{kind}_map").read_text().splitlines()]
+            return "".join(f"{inside} {inside} {count}\n" for inside, _, count in lines)
+
+        return cls(identity("uid"), identity("gid"))
+
+    @property
+    def single(self) -> bool:
+        """Whether there is one id only."""
+        return self.users.split() == ["0", "0", "1"]
+
+    def give_to(self, process: int) -> None:
+        """Write the maps of a process that was cloned into a new user namespace."""
+        for kind, text in (("uid", self.users), ("gid", self.groups)):
+            with open(f"/proc/{process}/{kind}_map", "w", encoding="utf-8") as stream:
+                stream.write(text)
+
+
+def start(plan: mounts.Plan, descriptors: list[int], ids: IdMaps, *, test: bool = False) -> int:
+    """Start a sandbox; the process returned ends when it does.
+
+    ``descriptors``: the channel alone for an episode; a job's socket and the channel for a set-up.
+    """
+    if len(descriptors) == 1:
+        return _start_sandbox(plan, descriptors[0], ids, _sandbox_with_scratch, test=test)
+    process = linux.clone(linux.CLONE_NEWNS)
+    if not process:
+        _run_child(lambda: _prepare(plan, *descriptors, ids), descriptors[-1])
+    return process
+
+
+def _start_sandbox(
+    plan: mounts.Plan, channel: int, ids: IdMaps, build: Callable[[mounts.Plan], None], *, test: bool = False
+) -> int:
+    go_read, go_write = os.pipe2(os.O_CLOEXEC)
+    flags = _ISOLATED | (0 if plan.network else linux.CLONE_NEWNET) | (linux.CLONE_NEWUSER if plan.nested else 0)
+    process = linux.clone(flags)
+    if not process:
+        os.close(go_write)
+        _run_child(lambda: _become_sandbox(plan, channel, go_read, build, test), channel)
+    os.close(go_read)
+    try:
+        if plan.nested:
+            ids.give_to(process)
+        os.write(go_write, b"g")
+    except OSError:
+        os.kill(process, signal.SIGKILL)
+        raise
+    finally:
+        os.close(go_write)
+    return process
+
+
+def _run_child(body: Callable[[], None], channel: int) -> NoReturn:
+    """Run ``body`` in a cloned process, which never returns to its parent's code. A failure is told on ``channel``."""
+    try:
+        body()
+    except BaseException as error:  # noqa: BLE001 - the process ends here, whatever it was
+        number = error.errno if isinstance(error, OSError) else None
+        text = str(error) if isinstance(error, OSError) else "".join(traceback.format_exception_only(error)).strip()
+        try:
+            wire.send(socket.socket(fileno=channel), {"error": text, "errno": number})
+        finally:
+            os._exit(1)
+    os._exit(0)
+
+
+def _sandbox_with_scratch(plan: mounts.Plan) -> None:
+    mounts.mount_scratch(plan.disk, plan.layers[0])
+    mounts.enter_root(plan)
+
+
+def _become_sandbox(
+    plan: mounts.Plan, channel_descriptor: int, go: int, build: Callable[[mounts.Plan], None], test: bool
+) -> None:
+    linux.die_with_parent()
+    if os.read(go, 1) != b"g":
+        os._exit(1)
+    with open("/proc/self/oom_score_adj", "w", encoding="utf-8") as stream:
+        stream.write("1000")  # if the machine runs out of memory all the same, sandboxes go first
+    build(plan)
+    if not plan.network:
+        linux.bring_up_loopback()
+    linux.set_hostname(HOSTNAME)
+    process_folder = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    linux.close_descriptors_except(channel_descriptor, process_folder)
+    nothing = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+    for standard in (0, 1, 2):
+        os.dup2(nothing, standard)
+    os.setsid()
+    os.umask(0o022)
+    try:
+        os.setgroups([])
+    except OSError:
+        pass  # a namespace of one id may not
+    _limit(plan)
+    linux.set_dumpable(False)  # or root in the sandbox could read this process's memory and descriptors
+    linux.die_with_parent()
+    channel = socket.socket(fileno=channel_descriptor)
+    if test:
+        wire.send(channel, {"ready": True, "checks": selftest.check_root()})
+        return
+    wire.send(channel, {"ready": True})
+    Server(channel, plan.environment, process_folder).serve()
+
+
+def _limit(plan: mounts.Plan) -> None:
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (plan.open_files, plan.open_files))
+    if plan.nested and linux.kernel_version() >= _PER_NAMESPACE_PROCESS_LIMITS:
+        resource.setrlimit(resource.RLIMIT_NPROC, (plan.processes, plan.processes))
+
+
+# ---- preparing a layer
+
+
+def _prepare(plan: mounts.Plan, job_descriptor: int, channel: int, ids: IdMaps) -> None:
+    """Hold the writable layer of a set-up outside of its sandbox, so that the host's tar can pack it at the end."""
+    linux.die_with_parent()
+    job = socket.socket(fileno=job_descriptor)
+    mounts.mount_scratch(plan.disk, plan.layers[0])
+    targets = {"/proc": True, "/dev": True, "/sys": True}
+    targets |= {target: False for target in plan.files if not target.startswith("/dev/")}
+    targets |= {target: os.path.isdir(source) for target, source in plan.binds.items()}
+    plan = replace(plan, layers=mounts.make_mount_points(plan.layers, targets))
+    process = _start_sandbox(plan, channel, ids, mounts.enter_root)
+    os.close(channel)
+    poll = select.poll()
+    poll.register(job, select.POLLIN)
+    full = False
+    while True:
+        full = full or _is_full()
+        if not poll.poll(100):
+            continue
+        try:
+            message = wire.receive(job)
+        except (EOFError, OSError):
+            return
+        if message.header["do"] == "end":
+            os.kill(process, signal.SIGKILL)
+            os.waitpid(process, 0)
+            wire.send(job, {"full": full or _is_full()})
+        elif message.header["do"] == "capture":
+            archive = message.descriptors[0]
+            tool, complaints = start_tool(layers.pack_command(f"{mounts.SCRATCH}/upper"), {1: archive})
+            code = os.waitstatus_to_exitcode(os.waitpid(tool, 0)[1])
+            wire.send(job, {"exit_code": code, "complaints": complaints_of(complaints)})
+
+
+def _is_full() -> bool:
+    room = os.statvfs(mounts.SCRATCH)
+    return room.f_bfree * room.f_bsize < FULL_BELOW or room.f_ffree < 16
+
+
+# ---- the host's tools, run as root of the holder's namespace
+
+
+def start_tool(command: list[str], streams: dict[int, int]) -> tuple[int, int]:
+    """Start a program of the host with ``streams`` (its descriptor -> ours); (process, file of its complaints)."""
+    complaints = os.memfd_create("complaints")
+    streams = {2: complaints, **streams}
+    process = os.posix_spawnp(
+        command[0],
+        command,
+        layers.TOOL_ENVIRONMENT,
+        file_actions=[(os.POSIX_SPAWN_DUP2, ours, its) for its, ours in streams.items()],
+        setsigmask=[],
+        setsigdef=[signal.SIGPIPE, signal.SIGCHLD],
+    )
+    return process, complaints
+
+
+def complaints_of(descriptor: int) -> str:
+    """What a tool wrote to its standard error; closes the file."""
+    with open(descriptor, "rb") as stream:
+        stream.seek(0)
+        return stream.read(1 << 16).decode(errors="replace").strip()

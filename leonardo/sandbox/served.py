@@ -1,0 +1,207 @@
+"""The controller's side of a sandbox: upstream's interface over the channel to its process 1."""
+
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from leonardo.errors import FailureClass, InfrastructureError
+from leonardo.sandbox import wire
+from leonardo.sandbox.backend import ExecutionResult, SandboxBackend, SandboxOOMError
+from leonardo.sandbox.driver import Limits
+from leonardo.sandbox.timings import Timings
+
+GRACE = 10.0
+"""Seconds between TERM and KILL of a command that exceeds its time."""
+PATIENCE = 30.0
+"""Seconds beyond a command's own limits after which a sandbox that does not answer is given up."""
+FILE_PATIENCE = 120.0
+
+DEFAULT_ENVIRONMENT: Mapping[str, str] = {
+    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "HOME": "/root",
+    "USER": "root",
+    "LOGNAME": "root",
+    "SHELL": "/bin/bash",
+    "TERM": "xterm",
+    "LANG": "C.UTF-8",
+}
+"""What every command sees besides (and below) the stack's own environment; nothing comes from the host."""
+
+
+Answer = TypeVar("Answer")
+
+
+class SandboxGoneError(Exception):
+    """The other end of the channel closed: the sandbox has ended."""
+
+
+class Life(Protocol):
+    """A sandbox that a driver started."""
+
+    channel: socket.socket
+
+    def end(self, *, gone: bool = False) -> str:
+        """End it, wait until nothing of it is left, and say why it had ended if it had (``gone``)."""
+
+
+@dataclass(frozen=True)
+class CommandOutcome:
+    """A finished command; ``outputs`` are stdout and stderr, or both as one where they were merged."""
+
+    outputs: tuple[bytes, ...]
+    exit_code: int
+    timed_out: bool
+
+
+class Channel:
+    """Requests to a sandbox's process 1; each has a socket of its own for the answer, so threads need not queue."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._lock = threading.Lock()
+        connection.settimeout(FILE_PATIENCE)
+
+    def call(self, header: dict[str, Any], blob: bytes = b"", *, patience: float = FILE_PATIENCE) -> wire.Message:
+        """One request and its answer. TimeoutError after ``patience`` seconds."""
+        ours, theirs = socket.socketpair()
+        with ours:
+            ours.settimeout(patience)
+            try:
+                with theirs, self._lock:
+                    wire.send(self._connection, header, blob, [theirs.fileno()])
+                return wire.receive(ours)
+            except TimeoutError:
+                raise
+            except (EOFError, OSError) as error:
+                raise SandboxGoneError(str(error)) from error
+
+    def run(
+        self, request: dict[str, Any], *, timeout: float, output: int, environment: Mapping[str, str] | None = None
+    ) -> CommandOutcome:
+        """Run a command (``command`` for bash, or ``argv``; ``merge`` for one output)."""
+        header = {
+            "do": "run",
+            "timeout": timeout,
+            "grace": GRACE,
+            "output": output,
+            "environment": dict(environment or {}),
+            **request,
+        }
+        answer = self.call(header, patience=timeout + GRACE + PATIENCE)
+        if "error" in answer.header:
+            raise RuntimeError(f"the command could not be run: {answer.header['message']}")
+        outputs, start = [], 0
+        for size in answer.header["sizes"]:
+            end = len(answer.blob) if size < 0 else start + size
+            outputs.append(answer.blob[start:end])
+            start = end
+        return CommandOutcome(tuple(outputs), answer.header["exit_code"], answer.header["timed_out"])
+
+
+class ServedBackend(SandboxBackend):
+    """A sandbox whose process 1 is :class:`leonardo.sandbox.server.Server`.
+
+    Args:
+        open_life: starts a sandbox.
+        timeout: a command's default, in seconds.
+        timings: where durations go.
+    """
+
+    def __init__(self, open_life: Callable[[], Life], timeout: float, limits: Limits, timings: Timings) -> None:
+        self._open_life = open_life
+        self._timeout = timeout
+        self._limits = limits
+        self._timings = timings
+        self._lock = threading.Lock()
+        self._life: Life | None = None
+        self._channel: Channel | None = None
+        self._failure: Exception | None = None
+
+    def start(self) -> None:
+        self.close()
+        with self._timings.measure("start"):
+            self._life = self._open_life()
+            self._channel = Channel(self._life.channel)
+
+    def run_command(self, command: str, timeout: float | None = None) -> ExecutionResult:
+        limit = self._timeout if timeout is None else timeout
+        if "\0" in command:
+            return ExecutionResult("", "the command holds a NUL byte\n", 126)
+        with self._timings.measure("command"):
+            outcome = self._guarded(
+                lambda channel: channel.run({"command": command}, timeout=limit, output=self._limits.output)
+            )
+        stdout, stderr = (text.decode("utf-8", "replace") for text in outcome.outputs)
+        if outcome.timed_out:
+            stderr = f"Command timed out after {limit:g}s.\n{stderr}"
+        return ExecutionResult(stdout, stderr, outcome.exit_code)
+
+    def write_file(self, path: str, content: str | bytes) -> None:
+        data = content.encode() if isinstance(content, str) else content
+        with self._timings.measure("file"):
+            answer = self._guarded(lambda channel: channel.call({"do": "write", "path": path}, data))
+        if "error" in answer.header:
+            raise RuntimeError(f"write_file failed for {path!r}: {answer.header['message']}")
+
+    def read_file(self, path: str, binary: bool = False) -> str | bytes:
+        with self._timings.measure("file"):
+            answer = self._guarded(lambda channel: channel.call({"do": "read", "path": path}))
+        match answer.header.get("error"):
+            case None:
+                return answer.blob if binary else answer.blob.decode("utf-8", "replace")
+            case "FileNotFoundError" | "NotADirectoryError":
+                raise FileNotFoundError(f"no file {path!r} in the sandbox")
+            case "IsADirectoryError":
+                raise IsADirectoryError(f"{path!r} is a folder")
+            case _:
+                raise RuntimeError(f"read_file failed for {path!r}: {answer.header['message']}")
+
+    def put_archive(self, root: str, tar_bytes: bytes) -> None:
+        with self._timings.measure("file"):
+            answer = self._guarded(lambda channel: channel.call({"do": "extract", "root": root}, tar_bytes))
+        if "error" in answer.header:
+            raise RuntimeError(f"put_archive failed at {root!r}: {answer.header['message']}")
+
+    def close(self) -> None:
+        with self._lock:
+            life, self._life, self._channel, self._failure = self._life, None, None, None
+        if life:
+            with self._timings.measure("destroy"):
+                life.end()
+
+    def _guarded(self, request: Callable[[Channel], Answer]) -> Answer:
+        """Send a request; a sandbox that has gone is reported as what ended it, then and from then on."""
+        channel = self._channel
+        if self._failure:
+            raise self._failure
+        if channel is None:
+            raise RuntimeError("the sandbox is not started")
+        try:
+            return request(channel)
+        except SandboxGoneError as error:
+            raise self._bury(channel, "") from error
+        except TimeoutError as error:
+            raise self._bury(channel, "its process 1 does not answer") from error
+
+    def _bury(self, channel: Channel, cause: str) -> Exception:
+        with self._lock:
+            if channel is not self._channel:
+                return InfrastructureError("the sandbox was closed during a request")
+            life, self._life = self._life, None
+            if life is not None:
+                reason = cause or life.end(gone=True)
+                if cause:
+                    life.end()
+                self._failure = failure_of(reason, self._limits)
+            return self._failure or InfrastructureError("the sandbox has ended")
+
+
+def failure_of(reason: str, limits: Limits) -> Exception:
+    """What to raise for a sandbox that ended by itself."""
+    if reason == "memory":
+        return SandboxOOMError(f"the sandbox used more than its {limits.memory >> 20} MiB of memory and was ended")
+    return InfrastructureError(
+        f"the sandbox ended: {reason}", "the attempt is excluded and can be retried", FailureClass.RUNTIME
+    )

@@ -1,0 +1,310 @@
+"""Process 1 of a sandbox: runs commands and moves files for the controller, over one socket.
+
+Nothing is needed from the image: this Python was loaded before the root was changed, so no import may happen after
+:meth:`Server.serve` begins (hence the imports at the top that look unused). One thread, one poll loop; every request
+brings a socket of its own for its answer, so that commands run side by side.
+"""
+
+import contextlib
+import encodings.idna  # noqa: F401 - the socket module loads it late otherwise
+import fcntl
+import os
+import select
+import signal
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from leonardo.sandbox import serverfiles, wire
+from leonardo.sandbox.output import Output
+
+READ_SIZE = 1 << 16
+LONGEST_ARGUMENT = 120_000
+"""execve(2) takes no single argument of 128 KiB or more; longer commands go through a file in memory."""
+
+_RESET_SIGNALS = [signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD, signal.SIGINT]
+_LOWEST_DESCRIPTOR = 10
+
+
+def exit_code_of(status: int) -> int:
+    """A shell's exit code of a wait status: signals as 128 + n."""
+    code = os.waitstatus_to_exitcode(status)
+    return 128 - code if code < 0 else code
+
+
+@dataclass
+class Command:
+    """A command under way."""
+
+    process: int
+    reply: socket.socket
+    outputs: dict[int, Output]
+    order: list[int]
+    deadline: float
+    grace: float
+    signals_sent: int = 0
+    begun: float = field(default_factory=time.monotonic)
+
+
+class Server:
+    """Serves ``channel`` until its other end closes.
+
+    Args:
+        channel: the socket to the controller.
+        environment: what commands see.
+        process_folder: an open /proc; held because commands may unmount the visible one.
+    """
+
+    def __init__(self, channel: socket.socket, environment: dict[str, str], process_folder: int) -> None:
+        self._channel = channel
+        self._environment = environment
+        self._process_folder = process_folder
+        self._commands: dict[int, Command] = {}
+        self._handlers: dict[int, Callable[[int], None]] = {}
+        self._poll = select.poll()
+        self._ended = False
+
+    # ---- the loop
+
+    def serve(self) -> None:
+        """Answer requests until the channel closes."""
+        wake_read, wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)  # process 1 of a namespace is deaf to what it does not handle
+        self._watch(wake_read, self._on_child)
+        self._watch(self._channel.fileno(), self._on_request)
+        while not self._ended:
+            for descriptor, _ in self._poll.poll(self._milliseconds_to_deadline()):
+                handler = self._handlers.get(descriptor)  # an earlier handler of this round may have dropped it
+                if handler:
+                    handler(descriptor)
+            self._enforce_deadlines()
+
+    def _watch(self, descriptor: int, handler: Callable[[int], None]) -> None:
+        self._handlers[descriptor] = handler
+        self._poll.register(descriptor, select.POLLIN)
+
+    def _forget(self, descriptor: int) -> None:
+        if self._handlers.pop(descriptor, None):
+            self._poll.unregister(descriptor)
+
+    def _milliseconds_to_deadline(self) -> float | None:
+        if not self._commands:
+            return None
+        return max(0.0, min(command.deadline for command in self._commands.values()) - time.monotonic()) * 1000 + 1
+
+    # ---- requests
+
+    def _on_request(self, _: int) -> None:
+        try:
+            message = wire.receive(self._channel)
+        except (EOFError, OSError):
+            self._ended = True
+            return
+        reply = socket.socket(fileno=message.descriptors[0])
+        header = message.header
+        try:
+            match header["do"]:
+                case "run":
+                    self._start(header, reply)
+                case "write":
+                    serverfiles.write(header["path"], message.blob)
+                    _answer(reply, {})
+                case "read":
+                    _answer(reply, {}, serverfiles.read(header["path"]))
+                case "extract":
+                    serverfiles.extract(header["root"], message.blob)
+                    _answer(reply, {})
+                case other:
+                    raise ValueError(f"unknown request {other}")
+        except Exception as error:  # noqa: BLE001 - whatever one request does wrong must not end the sandbox
+            _answer(reply, {"error": type(error).__name__, "message": _in_words(error)})
+
+    # ---- commands
+
+    def _start(self, header: dict[str, Any], reply: socket.socket) -> None:
+        argv, script = self._argv(header)
+        if argv is None:
+            _answer(reply, {"exit_code": 127, "timed_out": False, "sizes": [0, -1]}, b"bash: not found in the image\n")
+            return
+        pipes = [_pipe()] if header.get("merge") else [_pipe(), _pipe()]
+        reads, writes = [pipe[0] for pipe in pipes], [pipe[1] for pipe in pipes]
+        actions = [(os.POSIX_SPAWN_DUP2, writes[0], 1), (os.POSIX_SPAWN_DUP2, writes[-1], 2)]
+        if script is not None:
+            actions.append((os.POSIX_SPAWN_DUP2, script, 3))
+        try:
+            process = os.posix_spawn(
+                argv[0],
+                argv,
+                {**self._environment, **header.get("environment", {})},
+                file_actions=actions,
+                setsid=True,
+                setsigmask=[],
+                setsigdef=_RESET_SIGNALS,
+            )
+        except OSError as error:
+            for descriptor in reads:
+                os.close(descriptor)
+            text = f"{argv[0]}: cannot be started: {error.strerror}\n".encode()
+            _answer(reply, {"exit_code": 126, "timed_out": False, "sizes": [0, -1]}, text)
+            return
+        finally:
+            for descriptor in [*writes, *([] if script is None else [script])]:
+                os.close(descriptor)
+        outputs = {}
+        for descriptor in reads:
+            os.set_blocking(descriptor, False)
+            outputs[descriptor] = Output(header["output"])
+            self._watch(descriptor, self._on_output)
+        deadline = time.monotonic() + header["timeout"]
+        self._commands[process] = Command(process, reply, outputs, reads, deadline, header["grace"])
+        self._watch(reply.fileno(), self._on_abandoned)
+
+    def _argv(self, header: dict[str, Any]) -> tuple[list[str] | None, int | None]:
+        """The program to start, and a file in memory that it reads as descriptor 3 (or None)."""
+        if "argv" in header:
+            return header["argv"], None
+        bash = _find_program("bash", self._environment.get("PATH", ""))
+        if bash is None:
+            return None, None
+        command = header["command"]
+        data = os.fsencode(command)
+        if len(data) < LONGEST_ARGUMENT:
+            return [bash, "-c", command], None
+        script = os.memfd_create("command")
+        with open(script, "wb", closefd=False) as stream:
+            stream.write(data)
+        os.lseek(script, 0, os.SEEK_SET)
+        return [bash, "-c", "source /dev/fd/3"], script
+
+    def _on_output(self, descriptor: int) -> None:
+        for command in self._commands.values():
+            if descriptor in command.outputs:
+                self._take(descriptor, command.outputs[descriptor])
+                return
+        self._take(descriptor, None)
+
+    def _take(self, descriptor: int, output: Output | None) -> bool:
+        """Read what is there once. False when nothing was, or nothing will ever be."""
+        try:
+            data = os.read(descriptor, READ_SIZE)
+        except BlockingIOError:
+            return False
+        if data and output:
+            output.add(data)
+        if not data:
+            self._forget(descriptor)
+            os.close(descriptor)
+        return bool(data)
+
+    def _on_child(self, wake: int) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.read(wake, 4096)
+        while True:
+            try:
+                process, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if not process:
+                return
+            command = self._commands.pop(process, None)
+            if command:
+                self._finish(command, exit_code_of(status))
+
+    def _finish(self, command: Command, exit_code: int) -> None:
+        """Answer as soon as the command itself has ended: background processes may hold its pipes for ever.
+
+        Such pipes go on being emptied (see :meth:`_on_output`), so that a service never dies of writing to them.
+        """
+        timed_out = command.signals_sent > 0
+        if timed_out:
+            self._signal_session(command.process, signal.SIGKILL)
+        for descriptor in command.order:
+            for _ in range(32):  # a pipe holds 16 times READ_SIZE at most; a background writer could go on for ever
+                if descriptor not in self._handlers or not self._take(descriptor, command.outputs[descriptor]):
+                    break
+        self._forget(command.reply.fileno())
+        texts = [command.outputs[descriptor].value() for descriptor in command.order]
+        header = {
+            "exit_code": 124 if timed_out else exit_code,
+            "timed_out": timed_out,
+            "sizes": [len(text) for text in texts],
+            "seconds": time.monotonic() - command.begun,
+        }
+        _answer(command.reply, header, b"".join(texts))
+
+    def _on_abandoned(self, descriptor: int) -> None:
+        """The caller closed its end (nothing is ever sent there): nobody wants the command any more."""
+        self._forget(descriptor)
+        for command in self._commands.values():
+            if command.reply.fileno() == descriptor:
+                self._signal_session(command.process, signal.SIGKILL)
+
+    def _enforce_deadlines(self) -> None:
+        now = time.monotonic()
+        for command in list(self._commands.values()):
+            if now >= command.deadline:
+                self._signal_session(command.process, signal.SIGKILL if command.signals_sent else signal.SIGTERM)
+                command.signals_sent += 1
+                command.deadline = now + (command.grace if command.signals_sent == 1 else 1.0)
+
+    def _signal_session(self, session: int, number: signal.Signals) -> None:
+        """Signal every process of a command's session; until no new one turns up, since they may be forking."""
+        seen: set[int] = set()
+        for _ in range(10):
+            found = {process for process, its in self._sessions() if its == session} - seen
+            for process in found:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, number)
+            seen |= found
+            if not found:
+                return
+
+    def _sessions(self) -> list[tuple[int, int]]:
+        """(process, session) of everything in the sandbox."""
+        pairs = []
+        for name in os.listdir(self._process_folder):
+            if not name.isdigit():
+                continue
+            try:
+                descriptor = os.open(f"{name}/stat", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._process_folder)
+            except OSError:
+                continue
+            try:
+                fields = os.read(descriptor, 1024).rpartition(b")")[2].split()
+            except OSError:
+                continue
+            finally:
+                os.close(descriptor)
+            pairs.append((int(name), int(fields[3])))
+        return pairs
+
+
+def _pipe() -> tuple[int, int]:
+    """A pipe whose numbers stay clear of those that a command is given."""
+    ends = os.pipe2(os.O_CLOEXEC)
+    moved = tuple(fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, _LOWEST_DESCRIPTOR) for end in ends)
+    for end in ends:
+        os.close(end)
+    return moved[0], moved[1]
+
+
+def _find_program(name: str, search_path: str) -> str | None:
+    for folder in search_path.split(":"):
+        candidate = f"{folder or '.'}/{name}"
+        if os.access(candidate, os.X_OK):
+            return candidate
+    return None
+
+
+def _answer(reply: socket.socket, header: dict[str, Any], blob: bytes = b"") -> None:
+    with reply, contextlib.suppress(OSError):  # a caller that has gone needs no answer
+        wire.send(reply, header, blob)
+
+
+def _in_words(error: Exception) -> str:
+    return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
