@@ -22,6 +22,7 @@ from leonardo.sandbox.mounts import Plan
 from leonardo.sandbox.served import DEFAULT_ENVIRONMENT, Channel, SandboxGoneError, ServedBackend, failure_of
 from leonardo.sandbox.timings import Timings
 
+DEFAULT_LIMITS = Limits()
 LOG_LIMIT = 256 << 10
 """Bytes of a set-up's output that are kept, head and tail."""
 SCRIPT = "/dev/leonardo/set-up"
@@ -101,7 +102,7 @@ class NamespacesDriver(Driver):
 
     # ---- sandboxes
 
-    def backend(self, stack: LayerStack, *, timeout: float = 120, limits: Limits = Limits()) -> ServedBackend:
+    def backend(self, stack: LayerStack, *, timeout: float = 120, limits: Limits = DEFAULT_LIMITS) -> ServedBackend:
         return ServedBackend(lambda: self._open_life(stack, limits), timeout, limits, self.timings)
 
     def _open_life(self, stack: LayerStack, limits: Limits) -> NamespaceLife:
@@ -206,7 +207,7 @@ class NamespacesDriver(Driver):
         archive: Path,
         *,
         timeout: float,
-        limits: Limits = Limits(),
+        limits: Limits = DEFAULT_LIMITS,
         mounts: Mapping[str, Path] | None = None,
     ) -> SetUpResult:
         begun = time.monotonic()
