@@ -85,8 +85,9 @@ class Driver(ABC):
         writable copy of ``stack`` with the host's network, and capture what it left.
 
         ``mounts`` (path inside -> host file or folder) are visible during the set-up and not captured; the host's
-        resolv.conf and certificates are. ``archive`` is written only where the script exits 0: it appears whole or
-        not at all, and holds the upper layer in neutral form (see :mod:`leonardo.sandbox.layers`).
+        resolv.conf and certificates are. A file among them is read-only, a folder can be written. ``archive`` is
+        written only where the script exits 0: it appears whole or not at all, and holds the upper layer in neutral
+        form (see :mod:`leonardo.sandbox.layers`).
         """
 
     @abstractmethod

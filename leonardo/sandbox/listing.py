@@ -82,4 +82,4 @@ def _attributes(path: bytes) -> str:
 
 
 def _text(path: bytes) -> str:
-    return path.decode("utf-8", "backslashreplace").encode("unicode_escape").decode("ascii")
+    return repr(path)[2:-1]  # codecs that escape are loaded late, when the host's libraries are out of reach

@@ -35,7 +35,7 @@ class Plan:
         environment: variables of every command.
         disk: size of the writable layer in bytes.
         processes, open_files: limits.
-        binds: path inside -> file or folder as the holder sees it; read-only.
+        binds: path inside -> file or folder as the holder sees it; a file is read-only, a folder can be written.
         files: path inside -> text of a small read-only file that is not part of the writable layer.
         network: share the host's network instead of having a loopback of its own.
         nested: whether the sandbox gets a user namespace of its own below the holder's.
@@ -96,7 +96,7 @@ def enter_root(plan: Plan) -> None:
     for target, content in plan.files.items():
         _place_file(root, target, content)
     for target, source in plan.binds.items():
-        linux.bind(source, resolve(root, target), read_only=True)
+        linux.bind(source, resolve(root, target), read_only=not os.path.isdir(source))
     if not plan.network:
         _ensure_hosts(root)
     linux.pivot_root_here(root)
@@ -127,8 +127,11 @@ def _make_devices(folder: str) -> None:
 def _ensure_hosts(root: str) -> None:
     """Programs look localhost up there; images made for container runtimes often leave it to them."""
     if os.path.isdir(f"{root}/etc") and not os.path.islink(f"{root}/etc") and not os.path.lexists(f"{root}/etc/hosts"):
+        folder = os.stat(f"{root}/etc")
         with open(f"{root}/etc/hosts", "w", encoding="utf-8") as stream:
             stream.write(HOSTS)
+        for path, times in ((f"{root}/etc/hosts", folder), (f"{root}/etc", folder)):
+            os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))  # every reset looks the same
 
 
 def _place_file(root: str, target: str, content: str) -> None:

@@ -17,6 +17,7 @@ GRACE = 10.0
 PATIENCE = 30.0
 """Seconds beyond a command's own limits after which a sandbox that does not answer is given up."""
 FILE_PATIENCE = 120.0
+LISTING_PATIENCE = 600.0
 
 DEFAULT_ENVIRONMENT: Mapping[str, str] = {
     "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -163,6 +164,13 @@ class ServedBackend(SandboxBackend):
             answer = self._guarded(lambda channel: channel.call({"do": "extract", "root": root}, tar_bytes))
         if "error" in answer.header:
             raise RuntimeError(f"put_archive failed at {root!r}: {answer.header['message']}")
+
+    def listing(self) -> str:
+        """The whole file tree as text, see :mod:`leonardo.sandbox.listing`."""
+        answer = self._guarded(lambda channel: channel.call({"do": "listing"}, patience=LISTING_PATIENCE))
+        if "error" in answer.header:
+            raise RuntimeError(f"the file tree could not be listed: {answer.header['message']}")
+        return answer.blob.decode()
 
     def close(self) -> None:
         with self._lock:

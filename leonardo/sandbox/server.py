@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from leonardo.sandbox import serverfiles, wire
+from leonardo.sandbox.listing import listing
 from leonardo.sandbox.output import Output
 
 READ_SIZE = 1 << 16
@@ -116,6 +117,8 @@ class Server:
                     _answer(reply, {})
                 case "read":
                     _answer(reply, {}, serverfiles.read(header["path"]))
+                case "listing":
+                    _answer(reply, {}, listing())
                 case "extract":
                     serverfiles.extract(header["root"], message.blob)
                     _answer(reply, {})
