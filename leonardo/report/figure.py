@@ -84,7 +84,7 @@ def _inline(svg: str, name: str) -> str:
     """An SVG file's root element for use inside HTML: no addresses, no styles that would leak, ids of its own."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>\s*|<style.*?</style>\s*|<!--.*?-->\s*", "", svg, flags=re.DOTALL)
-    svg = re.sub(r'\s+xmlns(:\w+)?="[^"]*"', "", svg).replace("xlink:href", "href")
+    svg = svg.replace("xlink:href", "href")
     svg = re.sub(r'(\sid="|url\(#|href="#)', rf"\g<1>{name}-", svg)
     svg = re.sub(r'<svg[^>]*?(viewBox="[^"]*")[^>]*>', r'<svg \1 aria-hidden="true">', svg, count=1)
     svg = re.sub(r"'DejaVu Sans'(, sans-serif)?", "system-ui, sans-serif", svg)

@@ -150,6 +150,13 @@ def test_comparison_pairs_by_task_and_splits_by_family():
     assert [(family.family, family.difference.value) for family in comparison.families] == [("a", 0.5), ("b", None)]
 
 
+def test_the_rates_of_a_comparison_are_over_its_pairs_so_that_they_differ_by_the_difference():
+    base = made(lambda task, seed: None if task == "b1" else float(task == "a1"))
+    comparison = compare(base, made(lambda task, seed: 1.0 if task == "b1" else 0.0))
+    assert (comparison.base.value, comparison.trained.value, comparison.difference.value) == (0.5, 0.0, -0.5)
+    assert (comparison.trained.tasks, comparison.trained.excluded, comparison.base.excluded) == (2, 0, 2)
+
+
 def test_comparison_does_not_depend_on_the_order_of_tasks():
     base, trained = made(), made(lambda task, seed: float(seed % 2))
     shuffled = trained.model_copy(update={"tasks": trained.tasks[::-1]})

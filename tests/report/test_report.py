@@ -9,11 +9,12 @@ import pytest
 from rich.console import Console
 
 from leonardo.errors import InputError
-from leonardo.evaluation import Comparison, read_record
+from leonardo.evaluation import Comparison, compare, read_record
 from leonardo.report import print_summary, render_report
 from leonardo.report.claims import not_proven, proven
 from leonardo.report.figure import Plot
 from leonardo.report.page import render_page
+from leonardo.report.plots import family_plot
 from leonardo.report.run import read_run, series
 
 SECTIONS = ["verdict", "figures", "proven", "not-proven", "pins", "training", "families", "sandbox", "failures",
@@ -209,6 +210,7 @@ def test_names_from_records_cannot_become_markup(synthetic, tmp_path):
     page = rendered(synthetic.write(tmp_path, synthetic.steps(2), base, trained, facts), "<h1 id=evil>")
     assert "evil" not in page.ids
     assert "<u id=evil>$f_1$" in page.text
+    assert "&lt;u id=evil&gt;$f_1$" in family_plot(compare(base, trained)).svg
 
 
 def test_claims_follow_the_records(synthetic, tmp_path):
