@@ -15,6 +15,7 @@ _TIMEOUT = 1200
 _CLEAN_UP = """
 : > "$1/etc/resolv.conf"
 echo localhost > "$1/etc/hostname"
+printf '127.0.0.1\\tlocalhost\\n::1\\tlocalhost ip6-localhost ip6-loopback\\n' > "$1/etc/hosts"
 echo '# set-ups are lent the sources of the host; there is no network otherwise' > "$1/etc/apt/sources.list"
 rm -f "$1"/etc/apt/apt.conf.d/99mmdebstrap "$1"/etc/dpkg/dpkg.cfg.d/99mmdebstrap
 """.strip().replace("\n", "; ")

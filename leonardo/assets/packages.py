@@ -2,7 +2,8 @@
 
 A set-up sees one extra folder, :data:`INSIDE`, and variables that point apt and pip into it. Mirrors, lists, downloaded
 packages and caches live there and nowhere else, so none of them gets into a delta, which stays small and names no host.
-The folder outlives the set-up on the host side: the next one on the same base downloads nothing twice.
+The folder outlives the set-up on the host side: the next one on the same base downloads nothing twice. What is in it
+was written by set-ups and is believed by later ones: give data that is not trusted a store of its own.
 """
 
 import os
@@ -18,7 +19,6 @@ from leonardo.files import write_atomic
 INSIDE = "/run/leonardo-set-up"
 """Where a set-up sees the folder."""
 
-_CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
 _PIP_SETTINGS = ("index-url", "extra-index-url", "trusted-host", "proxy", "timeout", "default-timeout", "retries")
 _APT_SETTINGS = re.compile(r"Acquire::(Check-Valid-Until|Check-Date|Retries|https?::(Proxy|Timeout|Pipeline-Depth)) \"")
 _PROXIES = ("http_proxy", "https_proxy", "no_proxy", "ftp_proxy")
@@ -74,6 +74,10 @@ def source_lines(entries: Iterable[ArchiveEntry]) -> list[str]:
     return [f"deb {uri} {suite} {' '.join(components)}" for (uri, suite), components in parts.items()]
 
 
+PREPARATION = f"mkdir -p {INSIDE}/lists/partial {INSIDE}/cache/archives/partial {INSIDE}/pip\n"
+"""Makes the folders in a folder; run as a set-up, so that they belong to a set-up's root (pip insists on that)."""
+
+
 class PackageNetwork:
     """What set-ups on one base are lent. Each set-up that runs at the same time needs a folder of its own.
 
@@ -107,13 +111,20 @@ class PackageNetwork:
         self._share_packages(folder)
         return folder
 
+    @staticmethod
+    def is_prepared(folder: Path) -> bool:
+        """Whether :data:`PREPARATION` has run in a folder."""
+        return (folder / "pip").is_dir()
+
     def _make(self, folder: Path) -> None:
-        for name in ("lists/partial", "cache/archives/partial", "pip"):
-            (folder / name).mkdir(parents=True, exist_ok=True)
+        self._root.mkdir(parents=True, exist_ok=True)
+        self._root.parent.chmod(0o700)  # the folders below are for everybody, since a set-up's root is nobody here
+        folder.mkdir(exist_ok=True)
+        folder.chmod(0o777)
         configuration = [
             f'Dir::State::Lists "{INSIDE}/lists";\n',
             f'Dir::Cache "{INSIDE}/cache";\n',
-            # the folder belongs to root, as which apt would otherwise not download
+            # the folders belong to root, and apt would download as somebody else
             'APT::Sandbox::User "root";\n',
             # what is captured is written to disk anyway, once and in whole
             'DPkg::Options {"--force-unsafe-io";};\n',
@@ -130,6 +141,8 @@ class PackageNetwork:
     def _share_packages(self, folder: Path) -> None:
         """Give the slot every package that another one downloaded (as hard links: they are written once)."""
         archives = folder / "cache" / "archives"
+        if not archives.is_dir():
+            return
         for package in self._root.glob("slot-*/cache/archives/*.deb"):
             if not (archives / package.name).exists():
                 try:
@@ -146,8 +159,6 @@ class PackageNetwork:
         }
         if self._constraints:
             variables["PIP_CONSTRAINT"] = f"{INSIDE}/constraints.txt"
-        if Path(_CERTIFICATES).is_file():
-            variables["PIP_CERT"] = variables["SSL_CERT_FILE"] = variables["REQUESTS_CA_BUNDLE"] = _CERTIFICATES
         for name in _PROXIES:
             if value := os.environ.get(name) or os.environ.get(name.upper()):
                 variables[name] = variables[name.upper()] = value

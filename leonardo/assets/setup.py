@@ -13,7 +13,7 @@ from pathlib import Path
 from leonardo.assets.bases import Base, Bases
 from leonardo.assets.failures import classify
 from leonardo.assets.manifest import SetUpRecord
-from leonardo.assets.packages import INSIDE, PackageNetwork
+from leonardo.assets.packages import INSIDE, PREPARATION, PackageNetwork
 from leonardo.errors import InfrastructureError
 from leonardo.files import digest_of, sha256_file, write_atomic
 from leonardo.sandbox.driver import Driver, LayerStack, Limits
@@ -51,10 +51,13 @@ def plan_of(task: Task) -> Plan:
 
 
 class SetUps:
-    """Runs set-ups and keeps their deltas, logs and records below ``root``."""
+    """Runs set-ups on the bases below ``unpacked`` and keeps their deltas, logs and records below ``root``."""
 
-    def __init__(self, root: Path, driver: Driver, bases: Bases, timeout: float, limits: Limits) -> None:
+    def __init__(
+        self, root: Path, unpacked: Path, driver: Driver, bases: Bases, timeout: float, limits: Limits
+    ) -> None:
         self._root = root
+        self._unpacked = unpacked
         self._driver = driver
         self._bases = bases
         self._timeout = timeout
@@ -132,19 +135,18 @@ class SetUps:
         network = self._network(base)
         making = self._root / "deltas" / f".{key}.tar.gz"
         environment = {**base.environment, **plan.environment}
-        stack = LayerStack(
-            self._root / "unpacked" / self.layer_folder / base.digest,
-            (),
-            {**_ENVIRONMENT, **environment, **network.environment},
-        )
+        stack = LayerStack(self._unpacked / base.digest, (), {**_ENVIRONMENT, **environment, **network.environment})
+        folder = network.folder(slot)
         try:
+            if base.packages and not network.is_prepared(folder):
+                self._driver.set_up(stack, PREPARATION, making, timeout=self._timeout, mounts={INSIDE: folder})
             result = self._driver.set_up(
                 stack,
                 plan.post,
                 making,
                 timeout=self._timeout,
                 limits=self._limits,
-                mounts={INSIDE: network.folder(slot)},
+                mounts={INSIDE: folder},
             )
             log = self._root / "logs" / f"{key}.log"
             log.write_text(result.log, errors="replace")
@@ -159,11 +161,6 @@ class SetUps:
         finally:
             with suppress(FileNotFoundError):
                 making.unlink()
-
-    @property
-    def layer_folder(self) -> str:
-        """Layers unpacked by different drivers differ in owners and attributes: each has its own folder."""
-        return f"{self._driver.name}-degraded" if self._driver.degraded else self._driver.name
 
     def _network(self, base: Base) -> PackageNetwork:
         with self._lock:

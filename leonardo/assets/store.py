@@ -62,8 +62,9 @@ class AssetStore:
         self.root = root
         self._driver = driver
         self._bases = Bases(root / "bases", site)
-        self._set_ups = SetUps(root, driver, self._bases, timeout, limits)
+        # layers unpacked by different drivers differ in owners and attributes
         self._unpacked = root / "unpacked" / (f"{driver.name}-degraded" if driver.degraded else driver.name)
+        self._set_ups = SetUps(root, self._unpacked, driver, self._bases, timeout, limits)
         self._known_bases: dict[str, Base] = {}
         self._prepared: dict[str, PreparedState] = {}
         self._lock = threading.RLock()

@@ -1,0 +1,79 @@
+"""What sandboxes leave behind: processes, mounts and temporary files of this process, before compared with after."""
+
+import ctypes
+import os
+import tempfile
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+_SET_CHILD_SUBREAPER = 36  # prctl(2): what loses its parent below us becomes our child instead of init's
+
+
+@dataclass(frozen=True)
+class Belongings:
+    """Processes (with their start times, since numbers come again), mounts and temporary files."""
+
+    processes: frozenset[str]
+    mounts: frozenset[str]
+    files: frozenset[str]
+
+    def since(self, earlier: "Belongings") -> list[str]:
+        """What is there now and was not ``earlier``."""
+        return [
+            *sorted(f"process {entry}" for entry in self.processes - earlier.processes),
+            *sorted(f"mount {entry}" for entry in self.mounts - earlier.mounts),
+            *sorted(f"file {entry}" for entry in self.files - earlier.files),
+        ]
+
+
+def become_subreaper() -> None:
+    """From now on a process that escapes from a driver of ours shows as our child."""
+    ctypes.CDLL(None, use_errno=True).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def belongings(folders: tuple[Path, ...] = ()) -> Belongings:
+    """What this process has: everything below it in the process tree, the mounts that it sees, and what lies directly
+    in ``folders`` and, by our names, in the folder for temporary files."""
+    temporary = Path(tempfile.gettempdir())
+    files = {str(path) for path in temporary.glob("leonardo*")}
+    for folder in folders:
+        if folder.is_dir():
+            files |= {str(path) for path in folder.iterdir() if path.name.startswith(".")}
+    return Belongings(frozenset(_descendants()), frozenset(_mounts()), frozenset(files))
+
+
+def left_over(before: Belongings, folders: tuple[Path, ...] = (), patience: float = 5.0) -> list[str]:
+    """What is there that was not ``before``; the kernel is given ``patience`` seconds to end what is ending."""
+    deadline = time.monotonic() + patience
+    while True:
+        found = belongings(folders).since(before)
+        if not found or time.monotonic() >= deadline:
+            return found
+        time.sleep(0.05)
+
+
+def _mounts() -> set[str]:
+    # mount number, parent, device, root, mount point: the number tells a new mount from an old one in its place
+    return {" ".join(line.split()[:5]) for line in Path("/proc/self/mountinfo").read_text().splitlines()}
+
+
+def _descendants() -> set[str]:
+    children: dict[int, list[tuple[int, str]]] = {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            with suppress(OSError):
+                head, _, rest = (folder / "stat").read_text().rpartition(")")
+                fields = rest.split()
+                state, parent, started = fields[0], int(fields[1]), fields[19]
+                if state not in "ZX":
+                    name = head.partition("(")[2]
+                    children.setdefault(parent, []).append((int(folder.name), f"{folder.name} {name} {started}"))
+    found: set[str] = set()
+    waiting = [os.getpid()]
+    while waiting:
+        for number, description in children.get(waiting.pop(), []):
+            found.add(description)
+            waiting.append(number)
+    return found
