@@ -30,7 +30,7 @@ def rename_file(random: Random, folder: str, source: str, target: str) -> Scene:
         after={old: None, new: lines},
         solution=(f"mv {old} {new}",),
         right=((f"cp {old} {new}", f"rm {old}"),),
-        wrong=((f"mv {new} {old}",), (f"ln {old} {new}",)),
+        wrong=((f"ln {old} {new}",), (f"ln -s {old} {new}",)),
         partial=((f"cp {old} {new}",),),
     )
 
@@ -38,19 +38,19 @@ def rename_file(random: Random, folder: str, source: str, target: str) -> Scene:
 @family("rename-only", needs_look=True, folder=FOLDERS, kind=KINDS, target=STEMS)
 def rename_only(random: Random, folder: str, kind: str, target: str) -> Scene:
     place = f"/data/{folder}"
-    hidden, first, second = random.sample([stem for stem in STEMS if stem != target], 3)
-    old, new, other = f"{place}/{hidden}.{kind}", f"{place}/{target}.txt", f"{place}/{first}.md"
+    hidden, *others = random.sample([stem for stem in STEMS if stem != target], 3)
+    old, new, look = f"{place}/{hidden}.{kind}", f"{place}/{target}.txt", f"ls {place}/*.{kind}"
     lines = some_lines(random, 1)
     return Scene(
         phrasings=(
             f"Rename the only {kind} file in {place} to {new}",
             f"{place} has one {kind} file, move it to {new}",
         ),
-        files={old: lines, other: some_lines(random, 1), f"{place}/{second}.md": some_lines(random, 1)},
+        files={old: lines} | {f"{place}/{other}.md": some_lines(random, 1) for other in others},
         after={old: None, new: lines},
-        solution=(f"ls {place}", f"mv {old} {new}"),
-        wrong=((f"ls {place}", f"cp {old} {new}"), (f"ls {place}", f"mv {other} {new}")),
-        partial=((f"ls {place}",),),
+        solution=(look, f"mv {old} {new}"),
+        wrong=((look, f"cp {old} {new}"), (look, f"ln {old} {new}")),
+        partial=((look,),),
     )
 
 
@@ -59,6 +59,7 @@ def move_match(random: Random, source: str, target: str, word: str) -> Scene:
     names = random.sample(STEMS, 3)
     hit, *others = (f"/data/{source}/{name}.txt" for name in names)
     lines = (word, *some_lines(random, 1, but=(word,)))
+    look = f"grep -l {word} /data/{source}/*"
     return Scene(
         phrasings=(
             f"Move the file in /data/{source} that contains {word} to /data/{target}",
@@ -67,13 +68,10 @@ def move_match(random: Random, source: str, target: str, word: str) -> Scene:
         files={hit: lines} | {other: some_lines(random, 2, but=(word,)) for other in others},
         set_up=(f"mkdir -p /data/{target}",),
         after={hit: None, f"/data/{target}/{names[0]}.txt": lines},
-        solution=(f"grep -l {word} /data/{source}/*", f"mv {hit} /data/{target}"),
+        solution=(look, f"mv {hit} /data/{target}"),
         right=((f"grep {word} /data/{source}/*", f"mv {hit} /data/{target}"),),
-        wrong=(
-            (f"grep -l {word} /data/{source}/*", f"cp {hit} /data/{target}"),
-            (f"grep -L {word} /data/{source}/*", f"mv {others[0]} /data/{target}"),
-        ),
-        partial=((f"grep -l {word} /data/{source}/*",),),
+        wrong=((look, f"cp {hit} /data/{target}"), (look, f"ln {hit} /data/{target}")),
+        partial=((look,),),
     )
 
 
@@ -82,7 +80,7 @@ def copy_tree(random: Random, folder: str, source: str, target: str) -> Scene:
     old, new = f"/data/{folder}/{source}", f"/data/{folder}/{target}"
     files = {f"/{name}.txt": some_lines(random, 1) for name in random.sample(STEMS, 2)}
     return Scene(
-        phrasings=(f"Copy the folder {old} to {new}", f"Make {new} a copy of the folder {old}"),
+        phrasings=(f"Copy the folder {old} to {new}", f"Duplicate the folder {old} with all its files as {new}"),
         files={old + name: lines for name, lines in files.items()},
         after={new + name: lines for name, lines in files.items()},
         solution=(f"cp -r {old} {new}",),
@@ -127,7 +125,7 @@ def pack_folder(random: Random, folder: str, source: str, target: str) -> Scene:
     place, archive = f"/data/{folder}/{source}", f"/data/{folder}/{target}.tar.gz"
     inside, lines = f"{random.choice(STEMS)}.txt", some_lines(random, 2)
     return Scene(
-        phrasings=(f"Pack the folder {place} into {archive}", f"Make the archive {archive} of the folder {place}"),
+        phrasings=(f"Make the archive {archive} of {place}", f"Create {archive} from the folder {place}"),
         files={f"{place}/{inside}": lines},
         checks=(
             f"gzip -t {archive}",
@@ -135,8 +133,7 @@ def pack_folder(random: Random, folder: str, source: str, target: str) -> Scene:
             f'[ "$(tar -xzOf {archive})" = "$({printed(lines)})" ]',
         ),
         solution=(f"tar -czf {archive} {place}",),
-        right=((f"tar -czf {archive} -C /data/{folder} {source}",),),
-        wrong=((f"tar -cf {archive} {place}",), (f"tar -xzf {archive} {place}",), (f"gzip {archive} {place}",)),
+        wrong=((f"tar -cf {archive} {place}",), (f"tar -xzf {archive} {place}",)),
         partial=((f"ls {place}",),),
     )
 
@@ -184,11 +181,11 @@ def set_mode(random: Random, folder: str, name: str, mode: str) -> Scene:
 def link_file(random: Random, folder: str, name: str, link: str) -> Scene:
     path, pointer = f"/data/{folder}/{name}.txt", f"/data/{folder}/{link}.txt"
     return Scene(
-        phrasings=(f"Make {pointer} a symbolic link to {path}", f"Create the symbolic link {pointer} to {path}"),
+        phrasings=(f"Give {path} the symbolic link {pointer}", f"Link {path} symbolically as {pointer}"),
         files={path: some_lines(random, 1)},
         checks=(f'[ -L {pointer} ] && [ "$(realpath {pointer})" = {path} ]',),
         solution=(f"ln -s {path} {pointer}",),
-        wrong=((f"ln {path} {pointer}",), (f"cp {path} {pointer}",), (f"ln -s {pointer} {path}",)),
+        wrong=((f"ln {path} {pointer}",), (f"cp {path} {pointer}",)),
         partial=((f"ls -l {path}",),),
     )
 
@@ -215,10 +212,7 @@ def repair_script(random: Random, folder: str, name: str, wanted: str) -> Scene:
             f'[ "$(bash {path})" = "$(({first} {right} {second}))" ]',
         ),
         solution=(f"cat {path}", f"sed -i 's/{fault}/{right}/' {path}"),
-        wrong=(
-            (f"cat {path}", f"sed -i 's/{fault}/{other}/' {path}"),
-            (f"cat {path}", f"sed -i 's/{right}/{fault}/' {path}"),
-        ),
+        wrong=((f"cat {path}", f"sed -i 's/{fault}/{other}/' {path}"),),
         partial=((f"cat {path}",), (f"cat {path}", f"sed 's/{fault}/{right}/' {path}")),
     )
 

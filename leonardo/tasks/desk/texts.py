@@ -26,7 +26,7 @@ def write_file(random: Random, folder: str, name: str, word: str) -> Scene:
         after={path: (word,)},
         solution=(f"echo {word} > {path}",),
         right=((f"printf {word} > {path}",),),
-        wrong=((f"touch {path}",), (f"echo {name} > {path}",)),
+        wrong=((f"touch {path}",), (f"mkdir {path}",)),
         partial=((f"echo {word}",),),
     )
 
@@ -56,7 +56,7 @@ def replace_word(random: Random, folder: str, name: str, old: str, new: str) -> 
         files={path: (above, f"{old} {middle} {old}", below)},
         after={path: (above, f"{new} {middle} {new}", below)},
         solution=(f"sed -i 's/{old}/{new}/g' {path}",),
-        wrong=((f"sed -i 's/{old}/{new}/' {path}",), (f"sed -i 's/{new}/{old}/g' {path}",)),
+        wrong=((f"sed -i 's/{old}/{new}/' {path}",), (f"sed -i 's/{old}//g' {path}",)),
         partial=((f"sed 's/{old}/{new}/g' {path}",),),
     )
 
@@ -180,7 +180,7 @@ def edit_json(random: Random, folder: str, name: str, key: str, value: str) -> S
         after={path: ("{", above, f'  "{key}": {value},', rest, "}")},
         solution=(f"cat {path}", f"sed -i 's/{old}/{value}/' {path}"),
         right=((f"grep {key} {path}", f"sed -i 's/{old}/{value}/' {path}"),),
-        wrong=((f"cat {path}", f"sed -i 's/{below}/{value}/' {path}"), (f"cat {path}", f"echo {value} > {path}")),
+        wrong=((f"cat {path}", f"echo {value} > {path}"), (f"cat {path}", f"echo {value} >> {path}")),
         partial=((f"cat {path}",), (f"cat {path}", f"sed 's/{old}/{value}/' {path}")),
     )
 
