@@ -49,7 +49,9 @@ def test_a_line_cut_short_is_not_built_upon(tmp_path: Path) -> None:
 def test_threads_do_not_break_the_chain(tmp_path: Path) -> None:
     ledger = tmp_path / "ledger.jsonl"
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda number: append(ledger, Evidence(f"gate-{number}", "pass", {"pad": "x" * 5000})), range(16)))
+        list(
+            pool.map(lambda number: append(ledger, Evidence(f"gate-{number}", "pass", {"pad": "x" * 5000})), range(16))
+        )
     assert verify(ledger) == 16
 
 

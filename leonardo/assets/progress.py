@@ -12,20 +12,23 @@ from leonardo.assets.manifest import ManifestEntry
 class BuildProgress:
     """Tells nothing. The methods are called from the thread that called ``build``."""
 
-    def start(self, total: int) -> None:
-        """``total`` set-ups are to be looked after."""
+    def start(self, total: int, what: str = "prepared states") -> None:
+        """A part of the work begins that has ``total`` steps."""
+
+    def advance(self) -> None:
+        """One more step is done."""
 
     def note(self, text: str) -> None:
         """Something that takes a while begins, or did not work."""
 
     def done(self, entry: ManifestEntry) -> None:
-        """A task's prepared state is there, or has failed."""
+        """A task's prepared state is there, or has failed; a step, too."""
 
 
 class ConsoleProgress(BuildProgress):
     """A bar on a terminal, plain lines elsewhere. A context manager."""
 
-    def __init__(self, console: Console, what: str = "prepared states") -> None:
+    def __init__(self, console: Console) -> None:
         self._console = console
         self._bar = Progress(
             SpinnerColumn(),
@@ -37,7 +40,7 @@ class ConsoleProgress(BuildProgress):
             transient=True,
             disable=not console.is_terminal,
         )
-        self._task = self._bar.add_task(what, total=None)
+        self._task = self._bar.add_task("base images", total=None)
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -48,13 +51,16 @@ class ConsoleProgress(BuildProgress):
     ) -> None:
         self._bar.stop()
 
-    def start(self, total: int) -> None:
-        self._bar.update(self._task, total=total)
+    def start(self, total: int, what: str = "prepared states") -> None:
+        self._bar.reset(self._task, total=total, description=what)
 
     def note(self, text: str) -> None:
         self._console.print(text, markup=False, highlight=False)
 
-    def done(self, entry: ManifestEntry) -> None:
+    def advance(self) -> None:
         self._bar.advance(self._task)
+
+    def done(self, entry: ManifestEntry) -> None:
+        self.advance()
         if entry.failure is not None:
             self.note(f"{entry.task_id}: {entry.failure}: {entry.set_up.reason}")

@@ -1,0 +1,39 @@
+import pytest
+
+from leonardo.assets.failures import classify
+from leonardo.errors import FailureClass
+from leonardo.sandbox.driver import SetUpResult
+
+APT_OFFLINE = (
+    "Err:1 http://mirror.example bookworm InRelease\n  Temporary failure resolving 'mirror.example'\n"
+    "W: Failed to fetch http://mirror.example/dists/bookworm/InRelease  Temporary failure resolving 'mirror.example'\n"
+    "E: Unable to locate package jq\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("result", "failure"),
+    [
+        (SetUpResult(100, APT_OFFLINE, 1), FailureClass.MIRROR),
+        (SetUpResult(1, "WARNING: Retrying after NewConnectionError\nERROR: No matching\n", 1), FailureClass.MIRROR),
+        (SetUpResult(6, "curl: (6) Could not resolve host: example\n", 1), FailureClass.MIRROR),
+        (SetUpResult(1, "E: Unable to locate package no-such\n", 1), FailureClass.SET_UP),
+        (SetUpResult(1, "cp: error writing '/x': No space left on device\n", 1), FailureClass.SPACE),
+        (SetUpResult(1, "short", 1, disk_full=True), FailureClass.SPACE),
+        (SetUpResult(124, "x", 1, timed_out=True), FailureClass.SET_UP_TIMEOUT),
+        (SetUpResult(1, "mount: /mnt: Operation not permitted\n", 1), FailureClass.PRIVILEGE),
+        (SetUpResult(127, "sh: 3: pip3: not found\n", 1), FailureClass.SET_UP),
+        (SetUpResult(0, APT_OFFLINE + "done\n", 1), FailureClass.MIRROR),
+    ],
+)
+def test_class_and_one_line(result: SetUpResult, failure: FailureClass) -> None:
+    found = classify(result, 60)
+    assert found is not None
+    assert found[0] is failure
+    assert found[1]
+    assert "\n" not in found[1]
+
+
+def test_success_may_speak_of_failures() -> None:
+    log = "curl: (6) Could not resolve host: telemetry.example\nW: some warning\nSetting up jq\n"
+    assert classify(SetUpResult(0, log, 1), 60) is None
