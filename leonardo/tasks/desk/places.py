@@ -96,7 +96,7 @@ def make_folders(random: Random, folder: str, name: str, word: str) -> Scene:
     return Scene(
         phrasings=(f"Create the folder {path}", f"Make the folder {path} and those above it"),
         set_up=("mkdir -p /data",),
-        checks=(f'[ "$(realpath {path})" = {path} ] && [ -d {path} ]',),
+        checks=(f'[ "$(readlink -f {path})" = {path} ] && [ -d {path} ]',),
         solution=(f"mkdir -p {path}",),
         wrong=((f"mkdir {path}",), (f"touch {path}",)),
         partial=((f"mkdir /data/{folder}",),),
@@ -144,8 +144,8 @@ def unpack_archive(random: Random, folder: str, source: str, target: str) -> Sce
     inside, lines = f"{random.choice(STEMS)}.txt", some_lines(random, 2)
     return Scene(
         phrasings=(
-            f"Unpack {archive} into the new folder {place}",
-            f"Make the folder {place} and extract {archive} there",
+            f"Make the folder {place} and unpack {archive} there",
+            f"Into the new folder {place} extract {archive}",
         ),
         set_up=(
             f"mkdir -p /data/{folder}",
@@ -183,7 +183,7 @@ def link_file(random: Random, folder: str, name: str, link: str) -> Scene:
     return Scene(
         phrasings=(f"Give {path} the symbolic link {pointer}", f"Link {path} symbolically as {pointer}"),
         files={path: some_lines(random, 1)},
-        checks=(f'[ -L {pointer} ] && [ "$(realpath {pointer})" = {path} ]',),
+        checks=(f'[ -L {pointer} ] && [ "$(readlink -f {pointer})" = {path} ]',),
         solution=(f"ln -s {path} {pointer}",),
         wrong=((f"ln {path} {pointer}",), (f"cp {path} {pointer}",)),
         partial=((f"ls -l {path}",),),
@@ -230,7 +230,7 @@ def start_service(random: Random, folder: str, name: str, target: str) -> Scene:
         files={script: loop},
         checks=(
             f"grep -qxE '[0-9]+' {identity}",
-            f'ps -o args= -p "$(cat {identity})" | grep -qF {script}',
+            f'tr "\\0" " " < /proc/$(cat {identity})/cmdline | grep -qF " {script} "',
             f"{{ rm -f {beat}; for i in {{1..50}}; do [ -e {beat} ] && break; sleep 0.1; done; [ -e {beat} ]; }}",
         ),
         solution=(f"bash {script} & echo $! > {identity}",),

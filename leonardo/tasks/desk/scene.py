@@ -3,6 +3,9 @@
 A family is a function from a few drawn words to a :class:`Scene`. The scene says which files there are before and
 after; set-up and verifier follow from that, so that "fails on the initial state" and "checks the whole content" hold
 for every family alike. Only what is no file content (modes, links, processes) needs conditions of its own.
+
+Mistakes differ from the reference in a flag or a tool, never in which word of the instruction is copied: copying is
+what a tiny model learns from all demonstrations together, choosing well is what is left to reinforcement learning.
 """
 
 import math
@@ -135,7 +138,7 @@ def holds(path: str, lines: Lines | None) -> str:
     """Condition: ``path`` is a real file, under no link, with exactly ``lines``; or it is absent."""
     if lines is None:
         return f"[ ! -e {path} ]"
-    return f'[ "$(realpath {path})" = {path} ] && [ -f {path} ] && [ "$(cat {path})" = "$({printed(lines)})" ]'
+    return f'[ "$(readlink -f {path})" = {path} ] && [ -f {path} ] && [ "$(cat {path})" = "$({printed(lines)})" ]'
 
 
 def some_words(random: Random, count: int, but: Sequence[str] = ()) -> list[str]:
