@@ -6,8 +6,10 @@ shared memory, /etc/hosts if the image has none. /sys stays an empty folder: it 
 nothing that tasks use needs it. /tmp is a folder of the image like any other.
 """
 
+import contextlib
 import os
 import stat
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
@@ -23,7 +25,7 @@ HOSTS = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n127.0.
 
 _NODES = ("null", "zero", "full", "random", "urandom", "tty")
 _LINKS = {"fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1", "stderr": "/proc/self/fd/2"}
-_PSEUDO = ("proc", "dev", "sys")
+_FOLDERS = {"proc": 0o755, "dev": 0o755, "sys": 0o755, "tmp": 0o1777}
 
 
 @dataclass(frozen=True)
@@ -81,16 +83,25 @@ def copy_attributes(source: str, target: str) -> None:
     os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
+@contextlib.contextmanager
+def _same_times(folder: str) -> Iterator[tuple[int, int]]:
+    """What the block adds to ``folder`` leaves no trace in its times: two sandboxes of a state must not differ."""
+    status = os.stat(folder)
+    times = (status.st_atime_ns, status.st_mtime_ns)
+    yield times
+    os.utime(folder, ns=times)
+
+
 def enter_root(plan: Plan) -> None:
     """Build the root below :data:`SCRATCH` (mounted) and make it the root of this process."""
     root = f"{SCRATCH}/root"
     _mount_overlay(plan.layers, root)
-    for name in _PSEUDO:
+    for name, mode in _FOLDERS.items():
         if not os.path.isdir(f"{root}/{name}"):
-            os.mkdir(f"{root}/{name}", 0o755)
-    if not os.path.isdir(f"{root}/tmp"):
-        os.mkdir(f"{root}/tmp")
-        os.chmod(f"{root}/tmp", 0o1777)
+            with _same_times(root) as times:
+                os.mkdir(f"{root}/{name}")
+                os.chmod(f"{root}/{name}", mode)
+                os.utime(f"{root}/{name}", ns=times)
     linux.mount("proc", f"{root}/proc", "proc", linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC)
     _make_devices(f"{root}/dev")
     for target, content in plan.files.items():
@@ -126,12 +137,12 @@ def _make_devices(folder: str) -> None:
 
 def _ensure_hosts(root: str) -> None:
     """Programs look localhost up there; images made for container runtimes often leave it to them."""
-    if os.path.isdir(f"{root}/etc") and not os.path.islink(f"{root}/etc") and not os.path.lexists(f"{root}/etc/hosts"):
-        folder = os.stat(f"{root}/etc")
-        with open(f"{root}/etc/hosts", "w", encoding="utf-8") as stream:
-            stream.write(HOSTS)
-        for path, times in ((f"{root}/etc/hosts", folder), (f"{root}/etc", folder)):
-            os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))  # every reset looks the same
+    folder, path = f"{root}/etc", f"{root}/etc/hosts"
+    if os.path.isdir(folder) and not os.path.islink(folder) and not os.path.lexists(path):
+        with _same_times(folder) as times:
+            with open(path, "w", encoding="utf-8") as stream:
+                stream.write(HOSTS)
+            os.utime(path, ns=times)
 
 
 def _place_file(root: str, target: str, content: str) -> None:

@@ -1,0 +1,109 @@
+"""Every conformance test runs on every driver that the machine allows."""
+
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from leonardo.errors import InfrastructureError
+from leonardo.sandbox import drivers, identities
+from leonardo.sandbox.backend import SandboxBackend
+from leonardo.sandbox.driver import Driver, LayerStack, Limits
+from leonardo.sandbox.identities import NoRangeError
+from leonardo.sandbox.namespaces import NamespacesDriver
+
+MIB = 1 << 20
+SMALL = Limits(disk=64 * MIB, memory=512 * MIB, processes=64, output=200_000)
+
+
+def _open(name: str) -> Driver:
+    match name:
+        case "namespaces":
+            return NamespacesDriver(identities.full())
+        case "one-id":
+            return NamespacesDriver(identities.single("for the test"))
+        case _:
+            return drivers.open_driver(name)
+
+
+@pytest.fixture(scope="session", params=["namespaces", "one-id", "apptainer"])
+def driver(request: pytest.FixtureRequest) -> Iterator[NamespacesDriver]:
+    """Each driver in turn."""
+    try:
+        opened = _open(request.param)
+        failed = {check: fault for check, fault in opened.self_test().items() if fault}
+    except (InfrastructureError, NoRangeError) as error:
+        pytest.skip(f"{request.param}: {error}")
+    with opened:
+        if failed and not opened.degraded:
+            pytest.skip(f"{request.param}: {failed}")
+        yield opened
+
+
+@pytest.fixture(scope="session")
+def folder(driver: Driver, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder for layers; what is in it is removed by the driver, whose ids own it."""
+    place = tmp_path_factory.mktemp("layers")
+    yield place
+    for layer in place.iterdir():
+        if layer.is_dir():
+            driver.remove(layer)
+
+
+@pytest.fixture(scope="session")
+def stack(driver: Driver, folder: Path, tiny_root_archive: Path) -> LayerStack:
+    """The tiny root, unpacked, with one variable."""
+    base = folder / "base"
+    driver.unpack(tiny_root_archive, base)
+    return LayerStack(base, environment={"FROM_THE_STACK": "yes"})
+
+
+@pytest.fixture
+def sandbox(driver: Driver, stack: LayerStack) -> Iterator[SandboxBackend]:
+    """A started sandbox with small limits."""
+    backend = driver.backend(stack, timeout=20, limits=SMALL)
+    backend.start()
+    yield backend
+    backend.close()
+
+
+@pytest.fixture
+def marker() -> str:
+    """A number of seconds to sleep that no other process on this machine sleeps."""
+    return f"3600.{uuid.uuid4().int % 10**9:09d}"
+
+
+@pytest.fixture
+def processes_with() -> Callable[[str], list[int]]:
+    """Host processes whose command line has a text in it."""
+
+    def find(text: str) -> list[int]:
+        found = []
+        for folder in Path("/proc").iterdir():
+            if folder.name.isdigit():
+                try:
+                    line = (folder / "cmdline").read_bytes()
+                except OSError:
+                    continue
+                if text.encode() in line and b"pytest" not in line:
+                    found.append(int(folder.name))
+        return found
+
+    return find
+
+
+@pytest.fixture
+def gone(processes_with: Callable[[str], list[int]]) -> Callable[..., bool]:
+    """Whether within some seconds no host process has a text in its command line any more."""
+
+    def wait(text: str, seconds: float = 2) -> bool:
+        end = time.monotonic() + seconds
+        while processes_with(text):
+            if time.monotonic() > end:
+                return False
+            time.sleep(0.02)
+        return True
+
+    return wait
