@@ -1,0 +1,154 @@
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from leonardo.assets.store import AssetStore
+from leonardo.errors import FailureClass, InputError
+from leonardo.gates.environment import TaskReport, run_gates
+from leonardo.sandbox.driver import Driver
+from leonardo.site import Site
+from leonardo.stages.environment import gates_command
+from leonardo.tasks.task import Task
+from leonardo.tasks.verifier import verifier_files
+
+MakeTask = Callable[..., Task]
+POST = "mkdir -p /data /home/user && echo a > /data/a && chown 33:33 /data/a && chmod 4755 /data/a"
+
+
+@pytest.fixture
+def check(store: AssetStore, driver: Driver, make_task: MakeTask) -> Callable[..., TaskReport]:
+    """The gates' report on a task with this set-up, verifier and solution."""
+
+    def run(verifier: str, solution: str | None, post: str = POST, **fields: object) -> TaskReport:
+        task = make_task(post, tests=verifier_files(verifier), reference_solution=solution, **fields)
+        return run_gates([task], store, driver, jobs=1).tasks[0]
+
+    return run
+
+
+def test_a_good_task_passes_every_gate(check: Callable[..., TaskReport]) -> None:
+    report = check("#!/bin/bash\ngrep -q b /data/b\n", "echo b > /data/b\n", task_id="good")
+    assert (report.built, report.null_fails, report.reference_passes, report.reset_identical) == (True,) * 4
+    assert report.ok
+    assert report.failure is None
+
+
+def test_services_of_a_solution_still_run(check: Callable[..., TaskReport]) -> None:
+    verifier = "#!/bin/bash\nread -r pid < /data/pid && kill -0 $pid\n"
+    report = check(verifier, "sleep 1000 > /dev/null 2>&1 &\necho $! > /data/pid\n")
+    assert report.ok, report.reason
+
+
+def test_the_solution_starts_where_the_agent_does(check: Callable[..., TaskReport]) -> None:
+    report = check("#!/bin/bash\n[[ -e /workspace/here ]]\n", "touch here\n")
+    assert report.ok, report.reason
+
+
+def test_seeds_are_there(check: Callable[..., TaskReport]) -> None:
+    verifier = "#!/bin/bash\ngrep -q seed /workspace/a/b && [[ -e /done ]]\n"
+    report = check(verifier, "touch /done\n", seeds={"a/b": b"seed"})
+    assert report.ok, report.reason
+
+
+@pytest.mark.parametrize(
+    ("verifier", "solution", "failure", "word"),
+    [
+        ("#!/bin/bash\ntrue\n", "true\n", FailureClass.VERIFIER_ALREADY_PASSES, "passes on the initial state"),
+        ("#!/bin/bash\nfalse\n", "true\n", FailureClass.REFERENCE_FAILS, "the verifier fails"),
+        ("#!/bin/bash\n[[ -e /x ]]\n", "echo oh\nexit 3\n", FailureClass.REFERENCE_FAILS, "exit code 3: oh"),
+        ("#!/no/interpreter\n", None, FailureClass.VERIFIER_BROKEN, "cannot run"),
+        ("import no_such_module\n", "true\n", FailureClass.VERIFIER_BROKEN, "cannot run: "),
+    ],
+)
+def test_a_bad_task_gets_its_class_and_one_line(
+    check: Callable[..., TaskReport], verifier: str, solution: str | None, failure: FailureClass, word: str
+) -> None:
+    report = check(verifier, solution)
+    assert report.failure is failure
+    assert word in report.reason
+    assert "\n" not in report.reason
+    assert not report.ok
+    assert report.reset_identical
+
+
+def test_a_verifier_that_needs_what_the_solution_makes(check: Callable[..., TaskReport]) -> None:
+    """Broken on the initial state, and yet a good verifier: what it runs is not there yet."""
+    report = check(
+        "#!/bin/bash\n/data/script\n", "printf '#!/bin/bash\\ntrue\\n' > /data/script\nchmod +x /data/script\n"
+    )
+    assert report.null_fails
+    assert report.ok, report.reason
+
+
+def test_a_task_without_a_solution_has_one_gate_less(check: Callable[..., TaskReport]) -> None:
+    report = check("#!/bin/bash\nfalse\n", None)
+    assert report.reference_passes is None
+    assert report.ok
+
+
+def test_a_set_up_that_fails_is_classified_and_the_others_go_on(
+    store: AssetStore, driver: Driver, make_task: MakeTask
+) -> None:
+    tasks = [
+        make_task("exit 7", "bad"),
+        make_task("true", "good", tests=verifier_files("#!/bin/bash\n[[ -e /b ]]\n"), reference_solution="touch /b\n"),
+    ]
+    report = run_gates(tasks, store, driver)
+    assert not report.ok
+    assert report.tasks[0].failure is FailureClass.SET_UP
+    assert report.tasks[0].null_fails is None
+    assert report.tasks[1].ok
+    figures = report.figures
+    assert (figures["rows"], figures["built"], figures["null_fails"], figures["reset_identical"]) == (2, 1, 1, 1)
+
+
+# --- the whole command ----------------------------------------------------------------------------------------------
+
+
+def write_rows(path: Path, *rows: dict[str, str]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+ROW = {
+    "task_id": "t1",
+    "description": "Make /data/b.",
+    "container_def": f"Bootstrap: docker\nFrom: tiny:1\n\n%post\n    {POST}\n",
+    "test_final_state": "#!/bin/bash\n[[ -e /data/b ]]\n",
+    "reference_solution": "touch /data/b\n",
+}
+
+
+def test_the_command_writes_its_verdict(tmp_path: Path, site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = write_rows(tmp_path / "rows.jsonl", ROW)
+    out = tmp_path / "out" / "gates.json"
+    assert gates_command(rows, out, site=tmp_path / "site.yaml") == 0
+    verdict = json.loads(out.read_text())
+    assert verdict["ok"] is True
+    names = ("rows", "built", "null_fails", "reference_passes", "reset_identical", "leftovers")
+    assert {name: verdict["figures"][name] for name in names} == dict.fromkeys(names, 1) | {"leftovers": 0}
+    assert verdict["pins"]["driver"]
+    assert verdict["pins"]["manifest"]
+    shown = capsys.readouterr().out
+    assert "ok: rows 1, built 1" in shown
+    assert "a test" in shown  # what stands in for the base image
+
+
+def test_the_command_fails_where_a_gate_does(tmp_path: Path, site: Site, capsys: pytest.CaptureFixture[str]) -> None:
+    bad = ROW | {"task_id": "t2", "test_final_state": "import no_such_module\n"}
+    out = tmp_path / "gates.json"
+    assert gates_command(write_rows(tmp_path / "rows.jsonl", ROW, bad), out, site=tmp_path / "site.yaml") == 1
+    verdict = json.loads(out.read_text())
+    assert verdict["ok"] is False
+    assert [task["failure"] for task in verdict["figures"]["tasks"]] == [None, "verifier-broken"]
+    assert "NOT OK" in capsys.readouterr().out
+
+
+def test_bad_rows_leave_nothing_behind(tmp_path: Path, site: Site) -> None:
+    rows = write_rows(tmp_path / "rows.jsonl", {key: value for key, value in ROW.items() if key != "description"})
+    with pytest.raises(InputError, match="row 1: field 'description' is missing"):
+        gates_command(rows, tmp_path / "gates.json", site=tmp_path / "site.yaml")
+    assert not (tmp_path / "gates.json").exists()
+    assert not site.cache.exists()
