@@ -23,7 +23,7 @@ from leonardo.assets.manifest import ManifestEntry, manifest_digest
 from leonardo.assets.progress import BuildProgress
 from leonardo.assets.store import AssetStore
 from leonardo.errors import FailureClass, InfrastructureError, InputError
-from leonardo.gates.verification import Status, Verdict, prepare, run_script, verify
+from leonardo.rollout.verification import Status, Verdict, prepare, run_script, verify
 from leonardo.sandbox.backend import SandboxBackend, SandboxOOMError
 from leonardo.sandbox.driver import Driver, LayerStack
 from leonardo.tasks.task import Task

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from leonardo.errors import InfrastructureError
 from leonardo.sandbox.backend import SandboxBackend
 from leonardo.tasks.task import Task
 
@@ -32,9 +33,21 @@ class Verdict:
     output: str
 
 
-def prepare(backend: SandboxBackend, task: Task) -> None:
-    """Make a fresh sandbox what an episode of ``task`` begins with: its folders, seeds, and ``/app``."""
-    backend.run_command(f"mkdir -p {_FOLDERS} && {{ [ -d /app ] || ln -sfn /workspace /app; }}")
+def prepare(backend: SandboxBackend, task: Task, files: Mapping[str, str] | None = None) -> None:
+    """Make a fresh sandbox what an episode of ``task`` begins with: its folders, ``/app``, ``files`` and seeds.
+
+    One command does it all, because every command costs a process. Raises InfrastructureError where that fails.
+    """
+    script = f"mkdir -p {_FOLDERS} && {{ [ -d /app ] || ln -sfn /workspace /app; }}"
+    for path, content in (files or {}).items():
+        script += f" && printf %s {shlex.quote(content)} > {shlex.quote(path)}"
+    result = backend.run_command(script)
+    if result.exit_code != 0:
+        reason = _end(result.stderr) or f"exit code {result.exit_code}"
+        raise InfrastructureError(
+            f"task {task.id}: a fresh sandbox cannot be prepared ({reason})",
+            "The image needs bash and coreutils, and a writable root",
+        )
     if task.seeds:
         backend.put_archive("/workspace", archive_of(task.seeds))
 
