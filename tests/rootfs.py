@@ -6,11 +6,12 @@ import subprocess
 import tarfile
 from pathlib import Path
 
-PROGRAMS = """
-    bash sh cat chgrp chmod chown cp cut date dd df dirname env false find grep head hostname id ln ls md5sum
-    mkdir mkfifo mktemp mv nproc printf readlink rm rmdir sed seq setsid sha256sum sleep sort stat tail tar
+_PROGRAM_NAMES = """
+    bash sh cat chgrp chmod chown cp cut date dd df dirname env false find grep gzip head hostname id ln ls md5sum
+    mkdir mkfifo mktemp mv nohup nproc printf readlink rm rmdir sed seq setsid sha256sum sleep sort stat tail tar
     tee timeout touch tr true truncate umount uname uniq wc xargs yes
-""".split()
+"""
+PROGRAMS = tuple(_PROGRAM_NAMES.split())
 OPTIONAL_PROGRAMS = ("gawk", "mawk", "perl")
 FOLDERS = {"etc": 0o755, "root": 0o700, "tmp": 0o1777, "var": 0o755, "home": 0o755, "workspace": 0o755, "logs": 0o755}
 FILES = {
