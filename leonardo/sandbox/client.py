@@ -9,6 +9,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,21 @@ class HolderGoneError(Exception):
     """The holder has ended; the text says how."""
 
 
-def layer_reference(path: Path) -> dict[str, str]:
+@dataclass(frozen=True)
+class Join:
+    """Namespaces (``user``, ``mnt``) of a process for the guard to enter, in this order.
+
+    In a user namespace that was entered the ids are mapped already; the holder then makes none of its own.
+    """
+
+    process: int
+    kinds: tuple[str, ...]
+
+
+LayerReference = dict[str, str]
+
+
+def layer_reference(path: Path) -> LayerReference:
     """A file or folder as requests name it: its path, and a key that another one at the same path does not share."""
     try:
         status = path.stat()
@@ -40,11 +55,10 @@ class HolderClient:
 
     Args:
         identities: the ids of the holder's user namespace.
-        join: a process whose user namespace the holder joins instead of making one (then ``identities`` only says
-            which host id is root in it).
+        join: a container whose namespaces the guard enters first.
     """
 
-    def __init__(self, identities: Identities, *, join: int | None = None) -> None:
+    def __init__(self, identities: Identities, *, join: Join | None = None) -> None:
         self.identities = identities
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
@@ -52,13 +66,13 @@ class HolderClient:
         self._control, theirs = socket.socketpair()
         lifeline_read, self._lifeline = os.pipe2(os.O_CLOEXEC)
         settings = {
-            "maps": {"uid": identities.users, "gid": identities.groups},
+            "maps": {} if join and "user" in join.kinds else {"uid": identities.users, "gid": identities.groups},
             "programs": identities.programs,
             "single": identities.single,
             # a holder that is not the caller on the host may not reach the caller's folders
             "opens": os.geteuid() == 0 and identities.root[0] != 0,
             "driver_process": os.getpid(),
-            "join": join,
+            "join": {"process": join.process, "kinds": join.kinds} if join else {"process": 0, "kinds": []},
         }
         package_root = str(Path(__file__).resolve().parents[2])
         command = [sys.executable, "-I", "-S", "-B", "-c", _BOOT.format(root=package_root)]
@@ -86,7 +100,7 @@ class HolderClient:
             header = {"error": self.why_ended()}
         if "error" in header:
             self.close()
-            raise InfrastructureError(f"no sandboxes here: {in_words(header)}", failure=FailureClass.KERNEL_FEATURE)
+            raise InfrastructureError(in_words(header), failure=FailureClass.KERNEL_FEATURE)
 
     @property
     def alive(self) -> bool:

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 from leonardo.errors import FailureClass, InfrastructureError, InputError
 from leonardo.sandbox import identities
-from leonardo.sandbox.driver import Driver
+from leonardo.sandbox.apptainer import ApptainerDriver
 from leonardo.sandbox.identities import NoRangeError
 from leonardo.sandbox.namespaces import NamespacesDriver
 
 VARIABLE = "LEONARDO_DRIVER"
 """Environment variable that names the driver where the caller leaves the choice open."""
 
-NAMES = ("auto", "namespaces")
+NAMES = ("auto", "namespaces", "apptainer")
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,57 @@ class Refusal:
 class Choice:
     """The driver that was opened, and those before it that were not."""
 
-    driver: Driver
+    driver: NamespacesDriver
     refusals: tuple[Refusal, ...]
 
 
-def open_driver(name: str = "auto") -> Driver:
+@dataclass(frozen=True)
+class Candidate:
+    """A driver to try: a label for people, and how to open it."""
+
+    label: str
+    open: Callable[[], NamespacesDriver]
+
+    def opened(self) -> NamespacesDriver:
+        """The driver, having passed its self-test. :class:`InfrastructureError` says why it cannot serve."""
+        try:
+            driver = self.open()
+        except NoRangeError as error:
+            raise InfrastructureError(str(error), failure=FailureClass.KERNEL_FEATURE) from error
+        try:
+            failed = {check: fault for check, fault in driver.self_test().items() if fault}
+            if driver.degraded:
+                failed.pop("chown", None)  # known, and said
+            if failed:
+                faults = ", ".join(f"{check} ({fault})" for check, fault in failed.items())
+                raise InfrastructureError(f"the self-test failed: {faults}", failure=FailureClass.KERNEL_FEATURE)
+        except BaseException:
+            driver.close()
+            raise
+        return driver
+
+
+def _one_id() -> NamespacesDriver:
+    try:
+        identities.full()
+        reason = "the full range of ids did not work"
+    except NoRangeError as error:
+        reason = str(error)
+    return NamespacesDriver(identities.single(reason))
+
+
+MANY_IDS = Candidate("namespaces", lambda: NamespacesDriver(identities.full()))
+ONE_ID = Candidate("namespaces with one id", _one_id)
+APPTAINER = Candidate("apptainer", ApptainerDriver)
+
+_ORDERS = {
+    "auto": (MANY_IDS, APPTAINER, ONE_ID),
+    "namespaces": (MANY_IDS, ONE_ID),
+    "apptainer": (APPTAINER,),
+}
+
+
+def open_driver(name: str = "auto") -> NamespacesDriver:
     """The driver called ``name``; for ``auto`` the best that works here (or the one that :data:`VARIABLE` names).
 
     Raises :class:`InfrastructureError`, in one line, when none can serve.
@@ -48,48 +94,27 @@ def choose(name: str = "auto") -> Choice:
     if name == "auto":
         name = os.environ.get(VARIABLE, "") or "auto"
     if name not in NAMES:
-        raise InputError(f"no sandbox driver is called {name!r}", f"one of {', '.join(NAMES)}")
+        raise InputError(f"no sandbox driver is called {name!r}", f"Use one of {', '.join(NAMES)}")
     refusals: list[Refusal] = []
-    for candidate, opener in _candidates(name):
+    for candidate in _ORDERS[name]:
         try:
-            return Choice(_tested(opener()), tuple(refusals))
-        except (InfrastructureError, NoRangeError) as error:
-            refusals.append(Refusal(candidate, str(error).removeprefix("no sandboxes here: ")))
+            return Choice(candidate.opened(), tuple(refusals))
+        except InfrastructureError as error:
+            refusals.append(Refusal(candidate.label, error.what))
     raise InfrastructureError(
         f"no sandboxes can be run here ({'; '.join(map(str, refusals))})",
-        "allow user namespaces or install Apptainer (make apptainer)",
+        "Allow user namespaces, or install Apptainer: make apptainer",
         FailureClass.KERNEL_FEATURE,
     )
 
 
-def _candidates(name: str) -> list[tuple[str, Callable[[], Driver]]]:
-    reasons: list[str] = []
-
-    def many() -> Driver:
+def survey() -> dict[str, str]:
+    """Every driver by label -> ``""`` if it serves fully, else what is missing, in one line."""
+    notes = {}
+    for candidate in (MANY_IDS, APPTAINER, ONE_ID):
         try:
-            return _tested(NamespacesDriver(identities.full()))
-        except (InfrastructureError, NoRangeError) as error:
-            reasons.append(str(error))
-            raise
-
-    def one() -> Driver:
-        return NamespacesDriver(identities.single(reasons[-1] if reasons else "asked for"))
-
-    entries = [("namespaces", many), ("namespaces, one id", one)]
-    return [entry for entry in entries if name == "auto" or entry[0].startswith(name)]
-
-
-def _tested(driver: Driver) -> Driver:
-    """``driver`` if its self-test passes; closed otherwise."""
-    try:
-        failed = {check: fault for check, fault in driver.self_test().items() if fault}
-        if driver.degraded:
-            failed.pop("chown", None)  # known, and said
-        if failed:
-            raise InfrastructureError(
-                "the self-test failed: " + ", ".join(f"{check} ({fault})" for check, fault in failed.items())
-            )
-    except BaseException:
-        driver.close()
-        raise
-    return driver
+            with candidate.opened() as driver:
+                notes[candidate.label] = driver.degraded
+        except InfrastructureError as error:
+            notes[candidate.label] = error.what
+    return notes

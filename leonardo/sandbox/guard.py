@@ -40,7 +40,15 @@ def _start_holder(control: socket.socket, settings: dict[str, Any]) -> tuple[int
     mine, its = socket.socketpair() if settings["opens"] else (None, None)
     go_read, go_write = os.pipe2(os.O_CLOEXEC)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})  # until it is waited for
-    process = linux.clone(linux.CLONE_NEWUSER | linux.CLONE_NEWNS | linux.CLONE_NEWPID)
+    # a container's /proc does not show this process and its children: keep the one that does
+    processes = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    namespaces = [
+        (kind, _namespace(processes, settings["join"]["process"], kind)) for kind in settings["join"]["kinds"]
+    ]
+    for kind, descriptor in namespaces:
+        _enter(kind, descriptor)
+    own_users = linux.CLONE_NEWUSER if settings["maps"] else 0
+    process = linux.clone(own_users | linux.CLONE_NEWNS | linux.CLONE_NEWPID)
     if not process:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
         os.close(go_write)
@@ -50,10 +58,11 @@ def _start_holder(control: socket.socket, settings: dict[str, Any]) -> tuple[int
         os._exit(1)
     os.close(go_read)
     try:
-        _map_ids(process, settings)
+        _map_ids(processes, process, settings)
         os.write(go_write, b"g")
         if mine is not None:
-            _enter_mounts_of(process)
+            # to open layers for it, with this process's own rights (see slots.py)
+            _enter("mnt", _namespace(processes, process, "mnt"))
     except OSError:
         os.kill(process, signal.SIGKILL)
         raise
@@ -62,7 +71,7 @@ def _start_holder(control: socket.socket, settings: dict[str, Any]) -> tuple[int
     return process, mine
 
 
-def _map_ids(process: int, settings: dict[str, Any]) -> None:
+def _map_ids(processes: int, process: int, settings: dict[str, Any]) -> None:
     """``maps``: kind (uid, gid) -> numbers in threes, as in uid_map. ``programs``: by newuidmap and newgidmap."""
     for kind, numbers in settings["maps"].items():
         if settings["programs"]:
@@ -72,20 +81,26 @@ def _map_ids(process: int, settings: dict[str, Any]) -> None:
                 raise OSError(f"{command[0]}: {done.stderr.strip() or f'exit code {done.returncode}'}")
             continue
         if kind == "gid" and settings["single"]:
-            _write(f"/proc/{process}/setgroups", "deny")
+            _write(processes, f"{process}/setgroups", "deny")
         lines = [" ".join(map(str, numbers[start : start + 3])) for start in range(0, len(numbers), 3)]
-        _write(f"/proc/{process}/{kind}_map", "\n".join(lines) + "\n")
+        _write(processes, f"{process}/{kind}_map", "\n".join(lines) + "\n")
 
 
-def _write(path: str, text: str) -> None:
-    with open(path, "w", encoding="utf-8") as stream:
-        stream.write(text)
+def _write(folder: int, path: str, text: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        os.write(descriptor, text.encode())  # in one piece, as the kernel wants it
+    finally:
+        os.close(descriptor)
 
 
-def _enter_mounts_of(process: int) -> None:
-    """See the holder's mounts, keeping this process's own rights, to open layers for it (see slots.py)."""
-    descriptor = os.open(f"/proc/{process}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
-    linux.join_namespace(descriptor, linux.CLONE_NEWNS)
+def _namespace(processes: int, process: int, kind: str) -> int:
+    return os.open(f"{process}/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC, dir_fd=processes)
+
+
+def _enter(kind: str, descriptor: int) -> None:
+    """Join a namespace (``user``, ``mnt``)."""
+    linux.join_namespace(descriptor, {"user": linux.CLONE_NEWUSER, "mnt": linux.CLONE_NEWNS}[kind])
     os.close(descriptor)
 
 

@@ -9,17 +9,24 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from leonardo.errors import FailureClass, InfrastructureError, InputError
 from leonardo.sandbox import wire
-from leonardo.sandbox.client import TOOL_PATIENCE, HolderClient, HolderGoneError, in_words, layer_reference
+from leonardo.sandbox.client import (
+    TOOL_PATIENCE,
+    HolderClient,
+    HolderGoneError,
+    LayerReference,
+    in_words,
+    layer_reference,
+)
 from leonardo.sandbox.driver import Driver, LayerStack, Limits, SetUpResult
 from leonardo.sandbox.identities import Identities
 from leonardo.sandbox.mounts import Plan
-from leonardo.sandbox.served import DEFAULT_ENVIRONMENT, Channel, SandboxGoneError, ServedBackend, failure_of
+from leonardo.sandbox.served import DEFAULT_ENVIRONMENT, Channel, Life, SandboxGoneError, ServedBackend, failure_of
 from leonardo.sandbox.timings import Timings
 
 DEFAULT_LIMITS = Limits()
@@ -95,8 +102,8 @@ class NamespacesDriver(Driver):
 
     def self_test(self) -> dict[str, str]:
         """Try what sandboxes need, in one: check -> what went wrong, or ``""``."""
-        plan = self._plan({}, Limits())
-        life, ready = self._create(plan, "test", [], {}, Limits())
+        limits = Limits()
+        life, ready = self._create(self._holder(), "test", self._plan({}, limits), limits)
         life.end()
         return ready["checks"]
 
@@ -105,9 +112,9 @@ class NamespacesDriver(Driver):
     def backend(self, stack: LayerStack, *, timeout: float = 120, limits: Limits = DEFAULT_LIMITS) -> ServedBackend:
         return ServedBackend(lambda: self._open_life(stack, limits), timeout, limits, self.timings)
 
-    def _open_life(self, stack: LayerStack, limits: Limits) -> NamespaceLife:
-        folders = [*stack.deltas, stack.base]
-        return self._create(self._plan(stack.environment, limits), "create", folders, {}, limits)[0]
+    def _open_life(self, stack: LayerStack, limits: Limits) -> Life:
+        layers = [layer_reference(folder) for folder in (*stack.deltas, stack.base)]
+        return self._create(self._holder(), "create", self._plan(stack.environment, limits), limits, layers)[0]
 
     def _plan(self, environment: Mapping[str, str], limits: Limits) -> Plan:
         return Plan(
@@ -120,22 +127,23 @@ class NamespacesDriver(Driver):
 
     def _create(
         self,
-        plan: Plan,
+        holder: HolderClient,
         action: str,
-        folders: list[Path],
-        binds: Mapping[str, Path],
+        plan: Plan,
         limits: Limits,
+        layers: Sequence[LayerReference] = (),
+        binds: Mapping[str, LayerReference] | None = None,
         job: socket.socket | None = None,
-    ) -> tuple[NamespaceLife, dict]:
-        holder = self._holder()
+    ) -> tuple[NamespaceLife, dict[str, Any]]:
+        """A sandbox of ``holder`` and the first thing that it said. ``layers`` are uppermost first."""
         identifier = holder.new_id()
         header = {
             "do": action,
             "id": identifier,
             "plan": plan.to_json(),
             "memory": limits.memory,
-            "layers": [layer_reference(folder) for folder in folders],
-            "binds": {target: layer_reference(source) for target, source in binds.items()},
+            "layers": list(layers),
+            "binds": dict(binds or {}),
         }
         ours, theirs = socket.socketpair()
         try:
@@ -217,8 +225,9 @@ class NamespacesDriver(Driver):
         job, theirs = socket.socketpair()
         with job:
             with theirs:
-                folders = [*stack.deltas, stack.base]
-                life, _ = self._create(plan, "create", folders, mounts or {}, limits, job=theirs)
+                layers = [layer_reference(folder) for folder in (*stack.deltas, stack.base)]
+                binds = {target: layer_reference(source) for target, source in (mounts or {}).items()}
+                life, _ = self._create(self._holder(), "create", plan, limits, layers, binds, theirs)
             try:
                 argv = [SCRIPT] if script.startswith("#!") else ["/bin/sh", "-e", SCRIPT]
                 outcome = Channel(life.channel).run({"argv": argv, "merge": True}, timeout=timeout, output=LOG_LIMIT)

@@ -1,0 +1,279 @@
+"""The driver ``apptainer``: one ``apptainer exec`` an episode makes the user namespace and shows the layers; the rest
+is the same holder and the same process 1 as in the driver ``namespaces``, which enter that container.
+
+It serves where the kernel or a security module lets Apptainer make user namespaces but not us. Untested: the setuid
+flavour, where there is no user namespace to enter.
+"""
+
+import contextlib
+import os
+import select
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from leonardo.errors import FailureClass, InfrastructureError
+from leonardo.sandbox import identities
+from leonardo.sandbox.client import HolderClient, Join, LayerReference, layer_reference
+from leonardo.sandbox.driver import LayerStack, Limits
+from leonardo.sandbox.identities import Identities
+from leonardo.sandbox.mounts import Plan
+from leonardo.sandbox.namespaces import NamespacesDriver
+from leonardo.sandbox.served import Life
+
+PREFIX = Path(__file__).resolve().parents[2] / ".tools" / "apptainer"
+"""Where ``tools/install-apptainer.sh`` puts Apptainer when it has no privilege."""
+
+START_PATIENCE = 60.0
+END_PATIENCE = 10.0
+MOST_LAYERS = 16
+_PROGRAM_FOLDERS = ("usr", "bin", "sbin", "lib", "lib64")
+
+
+def find() -> Path | None:
+    """The ``apptainer`` program: the project's own, or one on the search path."""
+    own = PREFIX / "bin" / "apptainer"
+    if os.access(own, os.X_OK):
+        return own
+    found = shutil.which("apptainer")
+    return Path(found) if found else None
+
+
+class Apptainer:
+    """The one place that calls the command line.
+
+    Args:
+        program: the ``apptainer`` to call.
+        image: an empty folder, which becomes a root of links and mount points (see :func:`make_image`).
+    """
+
+    def __init__(self, program: Path, image: Path) -> None:
+        self._program = program
+        self._image = image
+        # as root, in a container that lacks it, Apptainer would ask for a capability that it may not have
+        drop = {"APPTAINER_DROP_CAPS": "CAP_SYS_RESOURCE"} if os.geteuid() == 0 else {}
+        kept = {name: os.environ[name] for name in ("PATH", "HOME", "USER", "TMPDIR") if name in os.environ}
+        self._environment = {**kept, **drop}
+
+    def version(self) -> str:
+        """Its version. Raises :class:`InfrastructureError` where it does not run."""
+        try:
+            done = subprocess.run(
+                [self._program, "--version"], capture_output=True, text=True, timeout=START_PATIENCE, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise InfrastructureError(f"{self._program} does not run: {error}") from error
+        if done.returncode:
+            raise InfrastructureError(f"{self._program} does not run: {last_line(done.stderr)}")
+        return done.stdout.removeprefix("apptainer version ").strip()
+
+    def start(self, layers: Sequence[Path]) -> "Container":
+        """Start a container that shows ``layers`` as /layers/0, /layers/1, ... and waits."""
+        binds = [f"type=bind,source=/{name},destination=/{name},ro" for name in real_folders()]
+        for number, layer in enumerate(layers):
+            quoted = str(layer).replace('"', '""')
+            binds.append(f'type=bind,"source={quoted}",destination=/layers/{number}')
+        command = [
+            *[str(self._program), "--silent", "exec", "--containall", "--no-home", "--cleanenv"],
+            *(["--fakeroot"] if os.geteuid() else []),  # root has no line in /etc/subuid, and needs none
+            *(word for bind in binds for word in ("--mount", bind)),
+            *[str(self._image), "sh", "-c", "echo ready; exec cat"],
+        ]
+        return Container(command, self._environment)
+
+
+class Container:
+    """A running ``apptainer exec`` that ends when its standard input does, also if this process is killed."""
+
+    def __init__(self, command: list[str], environment: dict[str, str]) -> None:
+        self._complaints = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the container
+        try:
+            self._process = subprocess.Popen(
+                command,
+                cwd="/",  # Apptainer wants to enter the caller's folder otherwise, which another user may not
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._complaints,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise InfrastructureError(f"apptainer does not run: {error}") from error
+        try:
+            self._wait_until_ready()
+            self.process = _innermost(self._process.pid)
+        except BaseException:
+            self.close()
+            raise
+
+    def _wait_until_ready(self) -> None:
+        output = self._process.stdout
+        ready, _, _ = select.select([output], [], [], START_PATIENCE)
+        if not ready or output.readline() != b"ready\n":
+            self._process.stdin.close()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(END_PATIENCE)
+            self._complaints.seek(0)
+            said = last_line(self._complaints.read().decode(errors="replace"))
+            raise InfrastructureError(
+                f"apptainer exec failed: {said or 'it did not start in time'}", failure=FailureClass.RUNTIME
+            )
+
+    def close(self) -> None:
+        """End it: gently first, since a killed Apptainer leaves its helpers behind."""
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(END_PATIENCE)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process.stdout.close()
+        self._complaints.close()
+
+
+class ContainerLife:
+    """A sandbox with a container and a holder of its own."""
+
+    def __init__(self, life: Life, client: HolderClient, container: Container) -> None:
+        self.channel = life.channel
+        self._life = life
+        self._client = client
+        self._container = container
+
+    def end(self, *, gone: bool = False) -> str:
+        try:
+            return self._life.end(gone=gone)
+        finally:
+            self._client.close()
+            self._container.close()
+
+
+class ApptainerDriver(NamespacesDriver):
+    """Sandboxes in a container each. Layers are handled in one that stays; as root without any.
+
+    Raises :class:`InfrastructureError` where there is no Apptainer.
+    """
+
+    name = "apptainer"
+
+    def __init__(self, program: Path | None = None) -> None:
+        program = program or find()
+        if program is None:
+            raise InfrastructureError(
+                "Apptainer is not installed", "make apptainer", failure=FailureClass.KERNEL_FEATURE
+            )
+        is_root = os.geteuid() == 0
+        # what a plain user's --fakeroot maps is Apptainer's to say; 0 inside is his own id in any case
+        super().__init__(identities.full() if is_root else Identities((0, os.geteuid(), 1), (0, os.getegid(), 1)))
+        self._folder = Path(tempfile.mkdtemp(prefix="leonardo-apptainer-"))
+        make_image(self._folder)
+        self._apptainer = Apptainer(program, self._folder)
+        self._keeper: Container | None = None
+
+    def version(self) -> str:
+        """Apptainer's version."""
+        return self._apptainer.version()
+
+    def close(self) -> None:
+        super().close()
+        if self._keeper:
+            self._keeper.close()
+            self._keeper = None
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def self_test(self) -> dict[str, str]:
+        limits = Limits()
+        client, container = self._enter_container([])
+        try:
+            life, ready = self._create(client, "test", self._episode_plan({}, limits), limits)
+            life.end()
+        finally:
+            client.close()
+            container.close()
+        return ready["checks"]
+
+    def _start_holder(self) -> HolderClient:
+        """The holder for layers: it sees the host's folders, so it enters the container's user namespace only."""
+        if os.geteuid() == 0:
+            return HolderClient(self._identities)
+        if self._keeper:
+            self._keeper.close()
+        self._keeper = self._apptainer.start([])
+        return HolderClient(self._identities, join=Join(self._keeper.process, ("user",)))
+
+    def _enter_container(self, folders: Sequence[Path]) -> tuple[HolderClient, Container]:
+        container = self._apptainer.start(folders)
+        try:
+            # root's container has no user namespace of its own; the holder makes one in it
+            kinds = ("mnt",) if os.geteuid() == 0 else ("user", "mnt")
+            return HolderClient(self._identities, join=Join(container.process, kinds)), container
+        except BaseException:
+            container.close()
+            raise
+
+    def _open_life(self, stack: LayerStack, limits: Limits) -> Life:
+        if self._closed:
+            raise InfrastructureError("the sandbox driver is closed")
+        folders = [folder.resolve() for folder in (*stack.deltas, stack.base)]
+        if len(folders) > MOST_LAYERS:
+            raise InfrastructureError(f"a stack of {len(folders)} layers is too high, {MOST_LAYERS} are possible")
+        layers = [_as_inside(layer_reference(folder), number) for number, folder in enumerate(folders)]
+        client, container = self._enter_container(folders)
+        try:
+            plan = self._episode_plan(stack.environment, limits)
+            life, _ = self._create(client, "create", plan, limits, layers)
+        except BaseException:
+            client.close()
+            container.close()
+            raise
+        return ContainerLife(life, client, container)
+
+    def _episode_plan(self, environment: Mapping[str, str], limits: Limits) -> Plan:
+        # a plain user's sandbox makes do with the namespace that Apptainer made: there may be leave for no other
+        return replace(self._plan(environment, limits), nested=os.geteuid() == 0)
+
+
+def make_image(folder: Path) -> None:
+    """The root of the containers: the host's programs (bound in when it starts) and mount points for layers."""
+    folder.chmod(0o755)
+    for name in _PROGRAM_FOLDERS:
+        host = Path("/", name)
+        if host.is_symlink():
+            (folder / name).symlink_to(host.readlink())
+        elif host.is_dir():
+            (folder / name).mkdir()
+    for name in ("proc", "sys", "dev", "tmp", "etc", "var/tmp", "root"):
+        (folder / name).mkdir(parents=True)
+    for number in range(MOST_LAYERS):
+        (folder / "layers" / str(number)).mkdir(parents=True)
+
+
+def real_folders() -> list[str]:
+    """The host's program folders that are not links to another."""
+    return [name for name in _PROGRAM_FOLDERS if Path("/", name).is_dir() and not Path("/", name).is_symlink()]
+
+
+def last_line(text: str) -> str:
+    """The last line that is not empty, without Apptainer's level word."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1].removeprefix("FATAL:").strip() if lines else ""
+
+
+def _as_inside(layer: LayerReference, number: int) -> LayerReference:
+    return {**layer, "path": f"/layers/{number}"}
+
+
+def _innermost(process: int) -> int:
+    """The last descendant of ``apptainer exec``: the program in the container."""
+    end = time.monotonic() + START_PATIENCE
+    while time.monotonic() < end:
+        children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+        if not children:
+            return process
+        process = int(children[-1])
+    return process
