@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -137,13 +137,16 @@ class Container:
 
 
 class ContainerLife:
-    """A sandbox with a container and a holder of its own."""
+    """A sandbox with a container and a holder of its own; ``ended`` is called when they have ended."""
 
-    def __init__(self, life: Life, client: HolderClient, container: Container) -> None:
+    def __init__(
+        self, life: Life, client: HolderClient, container: Container, ended: Callable[["ContainerLife"], None]
+    ) -> None:
         self.channel = life.channel
         self._life = life
         self._client = client
         self._container = container
+        self._ended = ended
 
     def end(self, *, gone: bool = False) -> str:
         try:
@@ -151,6 +154,7 @@ class ContainerLife:
         finally:
             self._client.close()
             self._container.close()
+            self._ended(self)
 
 
 class ApptainerDriver(NamespacesDriver):
@@ -174,6 +178,7 @@ class ApptainerDriver(NamespacesDriver):
         make_image(self._folder)
         self._apptainer = Apptainer(program, self._folder)
         self._keeper: Container | None = None
+        self._lives: set[ContainerLife] = set()
 
     def version(self) -> str:
         """Apptainer's version."""
@@ -181,6 +186,8 @@ class ApptainerDriver(NamespacesDriver):
 
     def close(self) -> None:
         super().close()
+        for life in list(self._lives):
+            life.end()
         if self._keeper:
             self._keeper.close()
             self._keeper = None
@@ -231,7 +238,9 @@ class ApptainerDriver(NamespacesDriver):
             client.close()
             container.close()
             raise
-        return ContainerLife(life, client, container)
+        own = ContainerLife(life, client, container, self._lives.discard)
+        self._lives.add(own)
+        return own
 
     def _episode_plan(self, environment: Mapping[str, str], limits: Limits) -> Plan:
         # a plain user's sandbox makes do with the namespace that Apptainer made: there may be leave for no other

@@ -148,10 +148,11 @@ class HolderClient:
 
     def close(self) -> None:
         """End the helper processes and with them every sandbox of theirs."""
-        self._control.close()
-        if self._lifeline is not None:
-            os.close(self._lifeline)
-            self._lifeline = None
+        with self._lock:
+            self._control.close()
+            if self._lifeline is not None:
+                os.close(self._lifeline)
+                self._lifeline = None
         try:
             self._guard.wait(timeout=5)
         except subprocess.TimeoutExpired:

@@ -24,11 +24,14 @@ class LayerStack:
         base: folder of the unpacked base root file system.
         deltas: folders of unpacked deltas, uppermost first.
         environment: variables that every command sees.
+        own: files of the uppermost delta that each sandbox gets in its writable layer, so that links to them and
+            writing behave as on a plain file system (see :mod:`leonardo.sandbox.ownfiles`); few and small.
     """
 
     base: Path
     deltas: tuple[Path, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
+    own: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

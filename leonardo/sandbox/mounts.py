@@ -41,6 +41,7 @@ class Plan:
         files: path inside -> text of a small read-only file that is not part of the writable layer.
         network: share the host's network instead of having a loopback of its own.
         nested: whether the sandbox gets a user namespace of its own below the holder's.
+        own: files of the uppermost layer that are copied into the writable layer, relative to the root.
     """
 
     layers: tuple[str, ...]
@@ -52,6 +53,7 @@ class Plan:
     files: dict[str, str] = field(default_factory=dict)
     network: bool = False
     nested: bool = True
+    own: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
@@ -60,7 +62,7 @@ class Plan:
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Self:
         """The inverse of :meth:`to_json`."""
-        return cls(**{**value, "layers": tuple(value["layers"])})
+        return cls(**{**value, "layers": tuple(value["layers"]), "own": tuple(value["own"])})
 
 
 def mount_scratch(size: int, layer: str) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
-from leonardo.sandbox import layers, linux, mounts, selftest, wire
+from leonardo.sandbox import layers, linux, mounts, ownfiles, selftest, wire
 from leonardo.sandbox.server import Server
 
 HOSTNAME = "sandbox"
@@ -100,6 +100,8 @@ def _run_child(body: Callable[[], None], channel: int) -> NoReturn:
 
 def _sandbox_with_scratch(plan: mounts.Plan) -> None:
     mounts.mount_scratch(plan.disk, plan.layers[0])
+    if plan.own:
+        ownfiles.copy(plan.layers[0], f"{mounts.SCRATCH}/upper", plan.own)
     mounts.enter_root(plan)
 
 
