@@ -19,6 +19,7 @@ class SetUpRecord:
         delta: hex SHA-256 of the delta archive; ``""`` where the definition has no script, or the set-up failed.
         compressed_bytes, unpacked_bytes, entries: size of the delta.
         seconds: duration of the set-up.
+        own: its files that sandboxes get in their writable layer, see :mod:`leonardo.sandbox.ownfiles`.
         log: file name of its output, below the store's ``logs``.
         failure: class of its failure, ``None`` where it went well.
         reason: one line on the failure.
@@ -30,6 +31,7 @@ class SetUpRecord:
     unpacked_bytes: int = 0
     entries: int = 0
     seconds: float = 0.0
+    own: tuple[str, ...] = ()
     log: str = ""
     failure: FailureClass | None = None
     reason: str = ""
@@ -38,7 +40,8 @@ class SetUpRecord:
     def from_json(cls, values: dict[str, Any]) -> "SetUpRecord":
         """The record that ``asdict`` was written of. Raises TypeError, ValueError where it is none."""
         failure = values.get("failure")
-        return cls(**values | {"failure": FailureClass(failure) if failure else None})
+        own = tuple(values.get("own", ()))
+        return cls(**values | {"own": own, "failure": FailureClass(failure) if failure else None})
 
 
 @dataclass(frozen=True)
@@ -75,12 +78,17 @@ def manifest_digest(entries: Iterable[ManifestEntry]) -> str:
     return digest_of(sorted([entry.task_id, entry.task_digest, entry.prepared] for entry in entries))
 
 
+def read_manifest(path: Path) -> dict[str, dict[str, Any]]:
+    """The entries of a manifest file, by task digest; none where there is no such file, or not any more."""
+    try:
+        return json.loads(path.read_text())["tasks"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
 def update_manifest(path: Path, entries: Iterable[ManifestEntry]) -> None:
     """Put ``entries`` into the manifest file, in the place of older entries of the same tasks."""
-    try:
-        known = json.loads(path.read_text())["tasks"]
-    except (OSError, ValueError, KeyError, TypeError):
-        known = {}
+    known = read_manifest(path)
     for entry in entries:
         known[entry.task_digest] = asdict(entry) | {"prepared": entry.prepared}
     write_json(path, {"tasks": known})

@@ -55,7 +55,7 @@ class ConsoleProgress(BuildProgress):
         self._bar.reset(self._task, total=total, description=what)
 
     def note(self, text: str) -> None:
-        self._console.print(text, markup=False, highlight=False)
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def advance(self) -> None:
         self._bar.advance(self._task)

@@ -13,12 +13,10 @@ Everything but a set-up's log appears whole or not at all, and everything can be
 """
 
 import fcntl
-import json
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 
 from leonardo.assets.bases import Base, Bases
@@ -67,7 +65,8 @@ class AssetStore:
         self._set_ups = SetUps(root, self._unpacked, driver, self._bases, timeout, limits)
         self._known_bases: dict[str, Base] = {}
         self._prepared: dict[str, PreparedState] = {}
-        self._lock = threading.RLock()
+        self._layer_locks: dict[str, threading.Lock] = {}
+        self._lock = threading.Lock()
 
     # --- building -----------------------------------------------------------------------------------------------------
 
@@ -185,24 +184,21 @@ class AssetStore:
         Raises:
             InputError: it was not built, or could not be; says why.
         """
-        with self._lock:
-            if known := self._prepared.get(task.digest):
-                return known
-            plan = self._plan(task)
-            if isinstance(plan, SetUpRecord):
-                raise InputError(f"Task {task.id} has no prepared state: {plan.reason}")
-            base = self._base(plan.image, lambda text: None)
-            record = self._set_ups.read(self._set_ups.key(plan, base)) if plan.post else SetUpRecord(key="")
-            if record is None or record.failure is not None:
-                why = record.reason if record else "it was not built"
-                raise InputError(f"Task {task.id} has no prepared state: {why}", "Build it first")
-            entry = self._entry(task, plan, record)
-            deltas = (self._layer(self._set_ups.archive(record.delta), record.delta),) if record.delta else ()
-            state = PreparedState(
-                entry.prepared, LayerStack(self._layer(base.archive, base.digest), deltas, entry.environment)
-            )
-            self._prepared[task.digest] = state
-            return state
+        if known := self._prepared.get(task.digest):
+            return known
+        plan = self._plan(task)
+        if isinstance(plan, SetUpRecord):
+            raise InputError(f"Task {task.id} has no prepared state: {plan.reason}")
+        base = self._base(plan.image, lambda text: None)
+        record = self._set_ups.read(self._set_ups.key(plan, base)) if plan.post else SetUpRecord(key="")
+        if record is None or record.failure is not None:
+            why = record.reason if record else "it was not built"
+            raise InputError(f"Task {task.id} has no prepared state: {why}", "Build it first")
+        entry = self._entry(task, plan, record)
+        deltas = (self._layer(self._set_ups.archive(record.delta), record.delta),) if record.delta else ()
+        stack = LayerStack(self._layer(base.archive, base.digest), deltas, entry.environment, record.own)
+        # two threads may get here at once: they have made the same
+        return self._prepared.setdefault(task.digest, PreparedState(entry.prepared, stack))
 
     def _base(self, image: str, note: Callable[[str], None]) -> Base:
         with self._lock:
@@ -212,24 +208,13 @@ class AssetStore:
 
     def _layer(self, archive: Path, digest: str) -> Path:
         """The unpacked folder of an archive."""
+        folder = self._unpacked / digest
         with self._lock:
-            folder = self._unpacked / digest
+            lock = self._layer_locks.setdefault(digest, threading.Lock())
+        with lock:
             if not folder.is_dir():
                 if not archive.is_file() or sha256_file(archive) != digest:
                     raise InfrastructureError(f"{archive} is missing or damaged", "Remove it and build again")
                 folder.parent.mkdir(parents=True, exist_ok=True)
                 self._driver.unpack(archive, folder)
-            return folder
-
-
-def read_manifest(root: Path) -> dict[str, dict[str, object]]:
-    """The manifest of a store, by task digest; empty where nothing was built."""
-    try:
-        return json.loads((root / "manifest.json").read_text())["tasks"]
-    except FileNotFoundError:
-        return {}
-
-
-def entry_to_json(entry: ManifestEntry) -> dict[str, object]:
-    """An entry as JSON values."""
-    return asdict(entry) | {"prepared": entry.prepared}
+        return folder

@@ -4,7 +4,8 @@ import ctypes
 import os
 import tempfile
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,14 +34,23 @@ def become_subreaper() -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
+@contextmanager
+def own_temporary_folder() -> Iterator[Path]:
+    """Let this process put its temporary files where no other does, so that what is left of them can be told."""
+    with tempfile.TemporaryDirectory(prefix="leonardo-") as folder:
+        before, tempfile.tempdir = tempfile.tempdir, folder
+        try:
+            yield Path(folder)
+        finally:
+            tempfile.tempdir = before
+
+
 def belongings(folders: tuple[Path, ...] = ()) -> Belongings:
-    """What this process has: everything below it in the process tree, the mounts that it sees, and what lies directly
-    in ``folders`` and, by our names, in the folder for temporary files."""
-    temporary = Path(tempfile.gettempdir())
-    files = {str(path) for path in temporary.glob("leonardo*")}
-    for folder in folders:
-        if folder.is_dir():
-            files |= {str(path) for path in folder.iterdir() if path.name.startswith(".")}
+    """What this process has: everything below it in the process tree, the mounts that it sees, the temporary files of
+    :func:`own_temporary_folder`, and what is unfinished (hidden) in ``folders``."""
+    files = {str(path) for folder in folders if folder.is_dir() for path in folder.glob(".*")}
+    if tempfile.tempdir:
+        files |= {str(path) for path in Path(tempfile.tempdir).iterdir() if path.name.startswith("leonardo")}
     return Belongings(frozenset(_descendants()), frozenset(_mounts()), frozenset(files))
 
 

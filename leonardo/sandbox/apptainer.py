@@ -232,7 +232,7 @@ class ApptainerDriver(NamespacesDriver):
         layers = [_as_inside(layer_reference(folder), number) for number, folder in enumerate(folders)]
         client, container = self._enter_container(folders)
         try:
-            plan = self._episode_plan(stack.environment, limits)
+            plan = replace(self._episode_plan(stack.environment, limits), own=stack.own)
             life, _ = self._create(client, "create", plan, limits, layers)
         except BaseException:
             client.close()

@@ -10,6 +10,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -114,7 +115,8 @@ class NamespacesDriver(Driver):
 
     def _open_life(self, stack: LayerStack, limits: Limits) -> Life:
         layers = [layer_reference(folder) for folder in (*stack.deltas, stack.base)]
-        return self._create(self._holder(), "create", self._plan(stack.environment, limits), limits, layers)[0]
+        plan = replace(self._plan(stack.environment, limits), own=stack.own)
+        return self._create(self._holder(), "create", plan, limits, layers)[0]
 
     def _plan(self, environment: Mapping[str, str], limits: Limits) -> Plan:
         return Plan(

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from leonardo.assets.manifest import ManifestEntry, manifest_digest
+from leonardo.assets.manifest import ManifestEntry, manifest_digest, read_manifest
 from leonardo.assets.packages import INSIDE
 from leonardo.assets.progress import BuildProgress
-from leonardo.assets.store import AssetStore, read_manifest
+from leonardo.assets.store import AssetStore
 from leonardo.errors import FailureClass, InputError
 from leonardo.sandbox.driver import Driver, Limits
 from leonardo.sandbox.drivers import open_driver
@@ -50,7 +50,7 @@ def test_a_prepared_state_holds_what_the_set_up_left(store: AssetStore, driver: 
 def test_the_manifest_says_what_stands_in_for_the_base(store: AssetStore, make_task: MakeTask) -> None:
     task = make_task("true")
     (entry,) = store.build([task])
-    known = read_manifest(store.root)[task.digest]
+    known = read_manifest(store.root / "manifest.json")[task.digest]
     assert known["task_id"] == "t1"
     assert known["prepared"] == entry.prepared
     assert known["base"] == entry.base
@@ -183,7 +183,7 @@ def test_an_interrupted_build_keeps_what_was_finished(site: Site, make_task: Mak
         with pytest.raises(KeyboardInterrupt):
             AssetStore(root, driver, site).build(tasks, jobs=2, progress=Interrupting())
         assert time.monotonic() - began < 10
-    assert [value["task_id"] for value in read_manifest(root).values()] == ["quick"]
+    assert [value["task_id"] for value in read_manifest(root / "manifest.json").values()] == ["quick"]
     assert not stray_files(root)
     with open_driver() as driver:
         (entry,) = AssetStore(root, driver, site).build(tasks[:1])

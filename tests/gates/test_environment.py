@@ -46,6 +46,17 @@ def test_the_solution_starts_where_the_agent_does(check: Callable[..., TaskRepor
     assert report.ok, report.reason
 
 
+def test_links_to_files_of_the_set_up_are_links(check: Callable[..., TaskReport]) -> None:
+    """An overlay would give the two names different inode numbers, and part links that are written to."""
+    post = "mkdir -p /data/old && echo a > /data/old/a && echo b > /data/old/b && ln /data/old/b /data/old/c"
+    verifier = """#!/bin/bash
+[[ -e /data/new/a && $(stat -c '%i %h' /data/new/a) == "$(stat -c '%i 2' /data/old/a)" ]] || exit 1
+[[ $(cat /data/old/c) == changed && $(stat -c %h /data/old/c) == 2 ]]
+"""
+    report = check(verifier, "mkdir /data/new\nln /data/old/a /data/new/a\necho changed > /data/old/b\n", post)
+    assert report.ok, report.reason
+
+
 def test_seeds_are_there(check: Callable[..., TaskReport]) -> None:
     verifier = "#!/bin/bash\ngrep -q seed /workspace/a/b && [[ -e /done ]]\n"
     report = check(verifier, "touch /done\n", seeds={"a/b": b"seed"})
