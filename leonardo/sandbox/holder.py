@@ -95,9 +95,10 @@ class Holder:
     def _handle(self, message: wire.Message) -> None:
         try:
             self._operations[message.header["do"]](message.header, message.descriptors)
-        except OSError as error:
+        except Exception as error:  # noqa: BLE001 - one bad request must not end every sandbox
+            text = str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
             reply = socket.socket(fileno=message.descriptors.pop())
-            _answer(reply, {"error": str(error), "errno": error.errno})
+            _answer(reply, {"error": text, "errno": getattr(error, "errno", None)})
             for descriptor in message.descriptors:
                 os.close(descriptor)
 
@@ -105,14 +106,22 @@ class Holder:
 
     def _create(self, header: dict[str, Any], descriptors: list[int]) -> None:
         """Descriptors: [a job's socket, if it prepares a layer], the sandbox's channel."""
-        keys = [layer["key"] for layer in header["layers"]]
-        folders = tuple(self._slots.take(layer["path"], layer["key"]) for layer in header["layers"])
-        binds = {}
-        for target, layer in header["binds"].items():
+        keys: list[str] = []
+
+        def take(layer: dict[str, str]) -> str:
+            place = self._slots.take(layer["path"], layer["key"])
             keys.append(layer["key"])
-            binds[target] = self._slots.take(layer["path"], layer["key"])
-        plan = mounts.Plan.from_json({**header["plan"], "layers": folders, "binds": binds})
-        process = sandboxprocess.start(plan, descriptors, self._ids)
+            return place
+
+        try:
+            folders = [take(layer) for layer in header["layers"]]
+            binds = {target: take(layer) for target, layer in header["binds"].items()}
+            plan = mounts.Plan.from_json({**header["plan"], "layers": folders, "binds": binds})
+            process = sandboxprocess.start(plan, descriptors, self._ids)
+        except BaseException:
+            for key in keys:
+                self._slots.give_back(key)
+            raise
         self._sandboxes[header["id"]] = Sandbox(process, header["memory"], keys)
         for descriptor in descriptors:
             os.close(descriptor)
@@ -130,8 +139,12 @@ class Holder:
             os.close(descriptor)
 
     def _destroy(self, header: dict[str, Any], descriptors: list[int]) -> None:
-        sandbox = self._sandboxes[header["id"]]
-        sandbox.waiting.append(socket.socket(fileno=descriptors[0]))
+        sandbox = self._sandboxes.get(header["id"])
+        reply = socket.socket(fileno=descriptors[0])
+        if sandbox is None:
+            _answer(reply, {"reason": "it never started"})
+            return
+        sandbox.waiting.append(reply)
         if sandbox.ended:
             self._bury(header["id"])
         else:

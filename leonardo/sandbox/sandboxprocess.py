@@ -17,7 +17,7 @@ from leonardo.sandbox.server import Server
 HOSTNAME = "sandbox"
 FULL_BELOW = 256 << 10  # bytes free in a writable layer: less at any time means that the disk was full
 _ISOLATED = linux.CLONE_NEWNS | linux.CLONE_NEWPID | linux.CLONE_NEWIPC | linux.CLONE_NEWUTS
-_PER_NAMESPACE_PROCESS_LIMITS = (5, 14)  # before this kernel, RLIMIT_NPROC counted all of a user's processes
+_COUNTS_PROCESSES_BY_NAMESPACE = linux.kernel_version() >= (5, 14)  # before, RLIMIT_NPROC meant all of a user's
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,7 @@ class IdMaps:
     def give_to(self, process: int) -> None:
         """Write the maps of a process that was cloned into a new user namespace."""
         for kind, text in (("uid", self.users), ("gid", self.groups)):
-            with open(f"/proc/{process}/{kind}_map", "w", encoding="utf-8") as stream:
-                stream.write(text)
+            _write(f"/proc/{process}/{kind}_map", text)
 
 
 def start(plan: mounts.Plan, descriptors: list[int], ids: IdMaps, *, test: bool = False) -> int:
@@ -111,8 +110,7 @@ def _become_sandbox(
     linux.die_with_parent()
     if os.read(go, 1) != b"g":
         os._exit(1)
-    with open("/proc/self/oom_score_adj", "w", encoding="utf-8") as stream:
-        stream.write("1000")  # if the machine runs out of memory all the same, sandboxes go first
+    _write("/proc/self/oom_score_adj", "1000")  # if the machine runs out of memory all the same, sandboxes go first
     build(plan)
     if not plan.network:
         linux.bring_up_loopback()
@@ -139,10 +137,18 @@ def _become_sandbox(
     Server(channel, plan.environment, process_folder).serve()
 
 
+def _write(path: str, text: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(descriptor, text.encode())
+    finally:
+        os.close(descriptor)
+
+
 def _limit(plan: mounts.Plan) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_NOFILE, (plan.open_files, plan.open_files))
-    if plan.nested and linux.kernel_version() >= _PER_NAMESPACE_PROCESS_LIMITS:
+    if _COUNTS_PROCESSES_BY_NAMESPACE:
         resource.setrlimit(resource.RLIMIT_NPROC, (plan.processes, plan.processes))
 
 

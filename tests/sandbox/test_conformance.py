@@ -1,6 +1,7 @@
 """What every driver's sandboxes do alike: commands, files, limits, isolation, reset and end."""
 
 import io
+import os
 import tarfile
 import threading
 import time
@@ -310,9 +311,9 @@ def test_too_much_memory_ends_the_sandbox_as_such(driver: Driver, stack: LayerSt
 def test_too_many_processes_are_refused(sandbox: SandboxBackend, driver: Driver) -> None:
     if sandbox.run_command("ulimit -u").stdout.strip() != str(SMALL.processes):
         pytest.skip("this kernel does not count processes by namespace")
-    if "root" in driver.degraded:
+    if os.geteuid() == 0 and driver.degraded:
         pytest.skip("the kernel does not hold host root to a number of processes")
-    started = sandbox.run_command("for i in $(seq 200); do sleep 30 & done; echo end", timeout=3)
+    started = sandbox.run_command("for i in $(seq 200); do sleep 30 & done; echo end", timeout=1.5)
     assert "Resource temporarily unavailable" in started.stderr
     sandbox.start()
     assert sandbox.run_command("echo ok").stdout == "ok\n"

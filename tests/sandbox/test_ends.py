@@ -34,7 +34,7 @@ def set_up():
     driver.set_up(stack, f"sleep {marker}", Path(base).parent / "killed.tar.gz", timeout=60)
 threading.Thread(target=set_up, daemon=True).start()
 threading.Thread(target=lambda: backends[0].run_command(f"sleep {marker}"), daemon=True).start()
-time.sleep(1)
+time.sleep(0.5)
 print("ready", flush=True)
 time.sleep(600)
 """

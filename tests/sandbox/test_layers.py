@@ -261,6 +261,19 @@ def test_a_layer_that_is_not_there_is_named(driver: Driver, folder: Path) -> Non
         driver.backend(LayerStack(folder / "no-such-base")).start()
 
 
+def test_a_start_that_fails_harms_no_other_sandbox(driver: Driver, stack: LayerStack, folder: Path) -> None:
+    running = driver.backend(stack, limits=SMALL)
+    running.start()
+    (folder / "file").write_text("no folder")
+    for layers in (LayerStack(folder / "file"), LayerStack(stack.base, (folder / "file",))):
+        with pytest.raises(InfrastructureError):
+            driver.backend(layers, limits=SMALL).start()
+    with pytest.raises(InfrastructureError):
+        driver.set_up(LayerStack(folder / "file"), "true", folder / "never.tar.gz", timeout=5, limits=SMALL)
+    assert running.run_command("echo unharmed").stdout == "unharmed\n"
+    running.close()
+
+
 def test_a_full_host_disk_is_an_infrastructure_failure(driver: Driver, stack: LayerStack, folder: Path) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("the host has no /dev/full")
