@@ -45,28 +45,30 @@ def own_temporary_folder() -> Iterator[Path]:
             tempfile.tempdir = before
 
 
-def belongings(folders: tuple[Path, ...] = ()) -> Belongings:
-    """What this process has: everything below it in the process tree, the mounts that it sees, the temporary files of
-    :func:`own_temporary_folder`, and what is unfinished (hidden) in ``folders``."""
-    files = {str(path) for folder in folders if folder.is_dir() for path in folder.glob(".*")}
+def belongings(root: Path) -> Belongings:
+    """What this process has: everything below it in the process tree, its temporary files
+    (:func:`own_temporary_folder`), what is unfinished (hidden) below ``root``, and mounts in any of these places."""
+    places = [root.resolve(), *([Path(tempfile.tempdir).resolve()] if tempfile.tempdir else [])]
+    files = {str(path) for path in root.glob("*/.*")}
     if tempfile.tempdir:
         files |= {str(path) for path in Path(tempfile.tempdir).iterdir() if path.name.startswith("leonardo")}
-    return Belongings(frozenset(_descendants()), frozenset(_mounts()), frozenset(files))
+    return Belongings(frozenset(_descendants()), frozenset(_mounts(places)), frozenset(files))
 
 
-def left_over(before: Belongings, folders: tuple[Path, ...] = (), patience: float = 5.0) -> list[str]:
+def left_over(before: Belongings, root: Path, patience: float = 5.0) -> list[str]:
     """What is there that was not ``before``; the kernel is given ``patience`` seconds to end what is ending."""
     deadline = time.monotonic() + patience
     while True:
-        found = belongings(folders).since(before)
+        found = belongings(root).since(before)
         if not found or time.monotonic() >= deadline:
             return found
         time.sleep(0.05)
 
 
-def _mounts() -> set[str]:
-    # mount number, parent, device, root, mount point: the number tells a new mount from an old one in its place
-    return {" ".join(line.split()[:5]) for line in Path("/proc/self/mountinfo").read_text().splitlines()}
+def _mounts(places: list[Path]) -> set[str]:
+    # the mount's number tells a new one from an old one in its place
+    mounts = [line.split()[:5] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    return {" ".join(fields) for fields in mounts if any(Path(fields[4]).is_relative_to(place) for place in places)}
 
 
 def _descendants() -> set[str]:

@@ -23,17 +23,16 @@ def gates_command(
     settings = load_site(site)
     tasks = read_tasks(tasks_path)
     root = settings.cache / "assets"
-    unfinished = (root / "deltas", root / "bases")
     become_subreaper()
     with own_temporary_folder():
-        before = belongings(unfinished)
+        before = belongings(root)
         with open_driver(driver_name) as driver:
             if driver.degraded:
                 _say(console, f"driver {driver.name}, degraded: {driver.degraded}")
             with ConsoleProgress(console) as progress:
                 store = AssetStore(root, driver, settings)
                 report = run_gates(tasks, store, driver, jobs=jobs, progress=progress)
-        report.leftovers = left_over(before, unfinished)
+        report.leftovers = left_over(before, root)
     show(report, console)
     write_verdict(out_path, report.ok, report.figures, report.pins)
     _say(console, f"written: {out_path}")

@@ -1,27 +1,39 @@
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
-from leonardo.gates.leftovers import belongings, left_over
+from leonardo.gates.leftovers import belongings, left_over, own_temporary_folder
 
 
-def test_a_process_is_seen_until_it_has_ended() -> None:
-    before = belongings()
+def test_a_process_is_seen_until_it_has_ended(tmp_path: Path) -> None:
+    before = belongings(tmp_path)
     with subprocess.Popen([sys.executable, "-c", "import subprocess; subprocess.run(['sleep', '60'])"]) as process:
         try:
-            found = left_over(before, patience=0)
+            found = left_over(before, tmp_path, patience=0)
             assert any(entry.startswith(f"process {process.pid} ") for entry in found)
         finally:
             subprocess.run(["pkill", "-P", str(process.pid)], check=False)
             process.kill()
-    assert left_over(before) == []
+    assert left_over(before, tmp_path) == []
 
 
 def test_an_unfinished_file_is_seen(tmp_path: Path) -> None:
-    before = belongings((tmp_path,))
-    (tmp_path / ".making-x").touch()
-    (tmp_path / "finished").touch()
-    assert left_over(before, (tmp_path,), patience=0) == [f"file {tmp_path / '.making-x'}"]
+    (tmp_path / "deltas").mkdir()
+    before = belongings(tmp_path)
+    (tmp_path / "deltas" / ".making-x").touch()
+    (tmp_path / "deltas" / "finished").touch()
+    assert left_over(before, tmp_path, patience=0) == [f"file {tmp_path / 'deltas' / '.making-x'}"]
+
+
+def test_a_temporary_file_of_our_own_is_seen_and_no_other(tmp_path: Path) -> None:
+    with own_temporary_folder() as folder:
+        before = belongings(tmp_path)
+        with tempfile.TemporaryDirectory(prefix="leonardo-x") as left:
+            assert Path(left).parent == folder
+            assert left_over(before, tmp_path, patience=0) == [f"file {left}"]
+        assert left_over(before, tmp_path) == []
+    assert not folder.exists()
 
 
 def test_a_process_that_escaped_its_parent_is_seen() -> None:
@@ -29,9 +41,10 @@ def test_a_process_that_escaped_its_parent_is_seen() -> None:
 import subprocess, sys
 from leonardo.gates.leftovers import become_subreaper, belongings, left_over
 become_subreaper()
-before = belongings()
+from pathlib import Path
+before = belongings(Path("/nowhere"))
 subprocess.run(["sh", "-c", "setsid sleep 30 & echo"], stdout=subprocess.DEVNULL)
-found = left_over(before, patience=0.2)
+found = left_over(before, Path("/nowhere"), patience=0.2)
 assert len(found) == 1 and " sleep " in found[0], found
 import os, signal
 os.kill(int(found[0].split()[1]), signal.SIGKILL)
