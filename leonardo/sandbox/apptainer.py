@@ -48,7 +48,7 @@ class Apptainer:
 
     Args:
         program: the ``apptainer`` to call.
-        image: an empty folder, which becomes a root of links and mount points (see :func:`make_image`).
+        image: the root of its containers (see :func:`make_image`).
     """
 
     def __init__(self, program: Path, image: Path) -> None:
@@ -174,9 +174,13 @@ class ApptainerDriver(NamespacesDriver):
         is_root = os.geteuid() == 0
         # what a plain user's --fakeroot maps is Apptainer's to say; 0 inside is his own id in any case
         super().__init__(identities.full() if is_root else Identities((0, os.geteuid(), 1), (0, os.getegid(), 1)))
-        self._folder = Path(tempfile.mkdtemp(prefix="leonardo-apptainer-"))
-        make_image(self._folder)
-        self._apptainer = Apptainer(program, self._folder)
+        try:
+            image = make_image(image_folder())
+        except OSError as error:
+            raise InfrastructureError(
+                f"{error.filename} cannot be made: {error.strerror}", "set XDG_CACHE_HOME"
+            ) from error
+        self._apptainer = Apptainer(program, image)
         self._keeper: Container | None = None
         self._lives: set[ContainerLife] = set()
 
@@ -191,7 +195,6 @@ class ApptainerDriver(NamespacesDriver):
         if self._keeper:
             self._keeper.close()
             self._keeper = None
-        shutil.rmtree(self._folder, ignore_errors=True)
 
     def self_test(self) -> dict[str, str]:
         limits = Limits()
@@ -247,19 +250,27 @@ class ApptainerDriver(NamespacesDriver):
         return replace(self._plan(environment, limits), nested=os.geteuid() == 0)
 
 
-def make_image(folder: Path) -> None:
+def image_folder() -> Path:
+    """Where the containers' root is kept: some empty folders, made once a user, so that a killed run leaves nothing."""
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache) / "leonardo" / "apptainer-root"
+
+
+def make_image(folder: Path) -> Path:
     """The root of the containers: the host's programs (bound in when it starts) and mount points for layers."""
-    folder.chmod(0o755)
+    folder.mkdir(parents=True, exist_ok=True)
     for name in _PROGRAM_FOLDERS:
         host = Path("/", name)
         if host.is_symlink():
-            (folder / name).symlink_to(host.readlink())
+            with contextlib.suppress(FileExistsError):
+                (folder / name).symlink_to(host.readlink())
         elif host.is_dir():
-            (folder / name).mkdir()
+            (folder / name).mkdir(exist_ok=True)
     for name in ("proc", "sys", "dev", "tmp", "etc", "var/tmp", "root"):
-        (folder / name).mkdir(parents=True)
+        (folder / name).mkdir(parents=True, exist_ok=True)
     for number in range(MOST_LAYERS):
-        (folder / "layers" / str(number)).mkdir(parents=True)
+        (folder / "layers" / str(number)).mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 def real_folders() -> list[str]:

@@ -240,7 +240,7 @@ def hold(control: socket.socket, opener: socket.socket | None) -> None:
         os.chdir("/")
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-        gc.freeze()  # sandboxes share these pages; a collection would write to them
+        gc.disable()  # sandboxes share these pages; a collection would write to them
         wire.send(control, {"ready": True})
     except OSError as error:
         wire.send(control, {"error": str(error), "errno": error.errno})

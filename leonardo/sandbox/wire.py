@@ -27,9 +27,12 @@ def send(connection: socket.socket, header: dict[str, Any], blob: bytes = b"", d
     text = json.dumps(header).encode()
     start = _LENGTHS.pack(len(text), len(blob)) + text
     rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
-    sent = connection.sendmsg([start], rights)
-    connection.sendall(start[sent:])
-    connection.sendall(blob)
+    sent = connection.sendmsg([start, blob], rights)
+    if sent < len(start):
+        connection.sendall(start[sent:])
+        sent = len(start)
+    if sent < len(start) + len(blob):
+        connection.sendall(memoryview(blob)[sent - len(start) :])
 
 
 def receive(connection: socket.socket) -> Message:

@@ -67,6 +67,7 @@ def test_the_environment_names_a_driver_where_the_caller_does_not(monkeypatch: p
 def test_a_missing_or_broken_apptainer_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(apptainer, "PREFIX", tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with pytest.raises(InfrastructureError, match="make apptainer"):
         apptainer.ApptainerDriver()
     program = tmp_path / "apptainer"
@@ -78,8 +79,6 @@ def test_a_missing_or_broken_apptainer_is_said(monkeypatch: pytest.MonkeyPatch, 
             driver.version()
         with pytest.raises(InfrastructureError, match="it is broken"):
             driver.self_test()
-        folder = driver._folder
-    assert not folder.exists()
 
 
 def test_the_project_s_own_apptainer_is_preferred(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
