@@ -6,6 +6,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from leonardo.assets.failures import without_hosts
 from leonardo.assets.packages import host_archive, host_release, source_lines
 from leonardo.errors import FailureClass, InfrastructureError
 from leonardo.site import BootstrapSubstitute
@@ -67,7 +68,7 @@ def bootstrap(substitute: BootstrapSubstitute, release: str, archive: Path) -> N
             -1:
         ]
         raise InfrastructureError(
-            f"mmdebstrap {release} failed ({' '.join(lines)[:300] or f'exit code {result.returncode}'})",
+            f"mmdebstrap {release} failed ({without_hosts(' '.join(lines))[:300] or f'exit code {result.returncode}'})",
             "Check that apt-get update works here; as a plain user also that /etc/subuid has a range for you",
             FailureClass.SPACE if "No space left" in result.stderr else FailureClass.MIRROR,
         )

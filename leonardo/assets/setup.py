@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from leonardo.assets.bases import Base, Bases
-from leonardo.assets.failures import classify
+from leonardo.assets.failures import classify, without_secrets
 from leonardo.assets.manifest import SetUpRecord
 from leonardo.assets.packages import INSIDE, PREPARATION, PackageNetwork
 from leonardo.errors import InfrastructureError
@@ -155,7 +155,7 @@ class SetUps:
                 mounts={INSIDE: folder},
             )
             log = self._root / "logs" / f"{key}.log"
-            log.write_text(result.log, errors="replace")
+            log.write_text(without_secrets(result.log), errors="replace")
             if failed := classify(result, self._timeout):
                 failure, reason = failed
                 return SetUpRecord(key, seconds=result.seconds, log=log.name, failure=failure, reason=reason)

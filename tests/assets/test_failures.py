@@ -1,6 +1,6 @@
 import pytest
 
-from leonardo.assets.failures import classify
+from leonardo.assets.failures import classify, without_hosts, without_secrets
 from leonardo.errors import FailureClass
 from leonardo.sandbox.driver import SetUpResult
 
@@ -37,3 +37,16 @@ def test_class_and_one_line(result: SetUpResult, failure: FailureClass) -> None:
 def test_success_may_speak_of_failures() -> None:
     log = "curl: (6) Could not resolve host: telemetry.example\nW: some warning\nSetting up jq\n"
     assert classify(SetUpResult(0, log, 1), 60) is None
+
+
+def test_no_host_and_no_account_gets_into_a_reason() -> None:
+    log = APT_OFFLINE.replace("http://", "http://me:secret@")
+    found = classify(SetUpResult(100, log, 1), 60)
+    assert found is not None
+    assert "mirror.example" not in found[1]
+    assert "secret" not in found[1]
+    assert without_hosts('Get "https://a.example/v2/": lookup a.example on 10.1.2.3:53: no such host') == (
+        'Get "(address)": lookup (host) on (address): no such host'
+    )
+    assert "secret" not in without_secrets(log)
+    assert "mirror.example" in without_secrets(log)
