@@ -24,7 +24,7 @@ from leonardo.assets.progress import BuildProgress
 from leonardo.assets.store import AssetStore
 from leonardo.errors import FailureClass, InfrastructureError, InputError
 from leonardo.rollout.verification import Status, Verdict, prepare, run_script, verify
-from leonardo.sandbox.backend import SandboxBackend, SandboxOOMError
+from leonardo.sandbox.backend import SandboxBackend
 from leonardo.sandbox.driver import Driver, LayerStack
 from leonardo.tasks.task import Task
 
@@ -150,7 +150,7 @@ def check_task(task: Task, report: TaskReport, store: AssetStore, driver: Driver
         _check(task, report, store.prepared(task).stack, driver)
     except (InfrastructureError, InputError) as error:
         report.fail(getattr(error, "failure", FailureClass.RUNTIME), str(error))
-    except SandboxOOMError as error:
+    except RuntimeError as error:  # what a sandbox could not do: too little memory, a file that cannot be written
         report.fail(FailureClass.RUNTIME, str(error))
     report.seconds = round(time.monotonic() - began, 2)
     return report

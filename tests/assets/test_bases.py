@@ -8,6 +8,7 @@ import pytest
 from leonardo.assets import registry
 from leonardo.assets.bases import Bases
 from leonardo.errors import FailureClass, InfrastructureError, InputError
+from leonardo.sandbox.apptainer import find
 from leonardo.site import BaseSource, BootstrapSubstitute, Site
 
 SUBSTITUTE = BootstrapSubstitute(kind="mmdebstrap", suite="bookworm", include=("procps",), reason="no registry here")
@@ -158,3 +159,21 @@ def test_a_registry_that_does_not_answer_costs_seconds(
         registry.pull("img:1", tmp_path / "base.tar")
     assert time.monotonic() - began < 5
     assert not (tmp_path / "base.tar").exists()
+
+
+def test_from_an_image_to_its_archive(tmp_path: Path, tiny_root_archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole way with a folder as the image's source, since tests reach no registry."""
+    if find() is None:
+        pytest.skip("Apptainer is not installed")
+    source = tmp_path / "image"
+    source.mkdir()
+    with tarfile.open(tiny_root_archive) as archive:
+        archive.extractall(source, filter="fully_trusted")
+    monkeypatch.setattr(registry, "SOURCE", str(source))
+    registry.pull("img:1", tmp_path / "base.tar")
+    with tarfile.open(tmp_path / "base.tar") as archive:
+        members = {member.name: member for member in archive}
+    assert members["./etc/base-marker"].uid == 0
+    assert members["./usr/bin/bash"].mode & 0o111
+    assert not [name for name in members if "singularity" in name]
+    assert not list(tmp_path.glob(".pull-*"))

@@ -1,4 +1,6 @@
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -163,3 +165,27 @@ def test_bad_rows_leave_nothing_behind(tmp_path: Path, site: Site) -> None:
         gates_command(rows, tmp_path / "gates.json", site=tmp_path / "site.yaml")
     assert not (tmp_path / "gates.json").exists()
     assert not site.cache.exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "arguments", "complaint"),
+    [
+        ({"description": None}, (), "row 1: field 'description' is missing"),
+        ({"container_def": "Bootstrap: docker\n%post\ntrue\n"}, (), "Task t1: Definition: no From: line"),
+        ({"container_def": "Bootstrap: docker\nFrom: tiny:1\n%psot\ntrue\n"}, (), "line 3: unknown section '%psot'"),
+        ({}, ("--site", "moon"), "No site moon"),
+        ({}, ("--driver", "moon"), "no sandbox driver is called 'moon'"),
+    ],
+)
+def test_bad_input_is_one_line_and_no_traceback(
+    tmp_path: Path, site: Site, change: dict[str, str], arguments: tuple[str, ...], complaint: str
+) -> None:
+    rows = write_rows(tmp_path / "rows.jsonl", ROW | change)
+    command = [sys.executable, "-m", "leonardo.cli", "gates", str(rows), "--out", str(tmp_path / "out")]
+    command += ["--site", str(tmp_path / "site.yaml"), *arguments]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2], timeout=60)
+    assert result.returncode == 2
+    assert complaint in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+    assert not list(site.cache.glob("**/deltas/*"))
