@@ -9,6 +9,7 @@ import contextlib
 import os
 import select
 import shutil
+import socket
 import subprocess
 import tempfile
 import time
@@ -91,18 +92,23 @@ class Container:
 
     def __init__(self, command: list[str], environment: dict[str, str]) -> None:
         self._complaints = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the container
+        # a socket, since unlike a pipe it can be shut down while a process that the caller forked holds it open, too
+        self._input, theirs = socket.socketpair()
         try:
             self._process = subprocess.Popen(
                 command,
                 cwd="/",  # Apptainer wants to enter the caller's folder otherwise, which another user may not
                 env=environment,
-                stdin=subprocess.PIPE,
+                stdin=theirs,
                 stdout=subprocess.PIPE,
                 stderr=self._complaints,
                 start_new_session=True,
             )
         except OSError as error:
+            self._input.close()
             raise InfrastructureError(f"apptainer does not run: {error}") from error
+        finally:
+            theirs.close()
         try:
             self._wait_until_ready()
             self.process = _innermost(self._process.pid)
@@ -114,7 +120,7 @@ class Container:
         output = self._process.stdout
         ready, _, _ = select.select([output], [], [], START_PATIENCE)
         if not ready or output.readline() != b"ready\n":
-            self._process.stdin.close()
+            self._end_input()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(END_PATIENCE)
             self._complaints.seek(0)
@@ -123,10 +129,14 @@ class Container:
                 f"apptainer exec failed: {said or 'it did not start in time'}", failure=FailureClass.RUNTIME
             )
 
+    def _end_input(self) -> None:
+        with contextlib.suppress(OSError):
+            self._input.shutdown(socket.SHUT_RDWR)
+        self._input.close()
+
     def close(self) -> None:
         """End it: gently first, since a killed Apptainer leaves its helpers behind."""
-        with contextlib.suppress(OSError):
-            self._process.stdin.close()
+        self._end_input()
         try:
             self._process.wait(END_PATIENCE)
         except subprocess.TimeoutExpired:

@@ -1,5 +1,6 @@
 """The driver's side of a holder: starts the helper processes, sends requests, tells why they ended."""
 
+import contextlib
 import itertools
 import json
 import os
@@ -149,6 +150,8 @@ class HolderClient:
     def close(self) -> None:
         """End the helper processes and with them every sandbox of theirs."""
         with self._lock:
+            with contextlib.suppress(OSError):
+                self._control.shutdown(socket.SHUT_RDWR)  # a process that the caller forked may hold it open, too
             self._control.close()
             if self._lifeline is not None:
                 os.close(self._lifeline)
@@ -167,4 +170,8 @@ def in_words(header: Mapping[str, Any]) -> str:
         return "the kernel allows no more user namespaces (see /proc/sys/user/max_user_namespaces)"
     if number == 1 and "clone" in text:
         return "the kernel or a security module forbids user namespaces here (clone: Operation not permitted)"
+    if number == 1 and "mount proc" in text:
+        return "the container that this runs in hides parts of /proc, so a sandbox cannot have its own"
+    if number == 22 and "mount overlay" in text:
+        return f"{text} (a kernel before 5.11 has no userxattr; or a layer is on a file system that cannot be one)"
     return text

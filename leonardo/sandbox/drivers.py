@@ -64,7 +64,7 @@ class Candidate:
 def _one_id() -> NamespacesDriver:
     try:
         identities.full()
-        reason = "the full range of ids did not work"
+        reason = "more were not used"
     except NoRangeError as error:
         reason = str(error)
     return NamespacesDriver(identities.single(reason))

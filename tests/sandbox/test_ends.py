@@ -173,6 +173,25 @@ def test_closing_the_driver_ends_its_sandboxes(driver: Driver, stack: LayerStack
         backend.start()
 
 
+def test_a_forked_child_does_not_hold_the_end_up(driver: Driver, stack: LayerStack, gone, marker: str) -> None:
+    own = type(driver)() if driver.name == "apptainer" else NamespacesDriver(driver._identities)
+    backend = own.backend(stack, limits=SMALL)
+    backend.start()
+    backend.run_command(f"setsid sleep {marker} &")
+    child = os.fork()
+    if not child:
+        time.sleep(60)
+        os._exit(0)
+    try:
+        begun = time.monotonic()
+        own.close()
+        assert time.monotonic() - begun < 3
+        assert gone(marker)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
 def test_many_episodes_leak_nothing(driver: Driver, stack: LayerStack) -> None:
     def held() -> tuple[int, int]:
         return len(list(Path("/proc/self/fd").iterdir())), len(_descendants(os.getpid()))
