@@ -26,7 +26,7 @@ class BuildProgress:
 
 
 class ConsoleProgress(BuildProgress):
-    """A bar on a terminal, plain lines elsewhere. A context manager."""
+    """A bar on a terminal, elsewhere a plain line for every tenth of the work. A context manager."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -59,6 +59,10 @@ class ConsoleProgress(BuildProgress):
 
     def advance(self) -> None:
         self._bar.advance(self._task)
+        task = self._bar.tasks[0]
+        total = int(task.total or 0)
+        if not self._console.is_terminal and total and int(task.completed) % max(1, total // 10) == 0:
+            self.note(f"{task.description}: {int(task.completed)} of {total}")
 
     def done(self, entry: ManifestEntry) -> None:
         self.advance()
