@@ -59,15 +59,15 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir -p "$work"/{lists/partial,archives/partial,program,libraries,tool,new}
 printf "deb [signed-by=$keyring] $mirror %s main\n" sid "$codename" >"$work/sources.list"
-apt() {
+apt_apart() {
   apt-get -q -oDir::Etc::sourcelist="$work/sources.list" -oDir::Etc::sourceparts=/dev/null \
     -oDir::State::Lists="$work/lists" -oDir::State::status=/dev/null -oDir::Cache="$work" \
     -oDir::Cache::archives="$work/archives" -oDir::Cache::pkgcache= -oDir::Cache::srcpkgcache= \
     -oAPT::Sandbox::User= -oAcquire::Languages=none "$@"
 }
 say "fetching Debian's build from this machine's mirror"
-apt update >"$work/log" 2>&1 || cannot "apt-get update failed: $(tail -n 1 "$work/log")"
-(cd "$work" && apt download apptainer/sid libc6/sid libseccomp2/sid libsqlite3-0/sid "patchelf/$codename" >"$work/log" 2>&1) ||
+apt_apart update >"$work/log" 2>&1 || cannot "apt-get update failed: $(tail -n 1 "$work/log")"
+(cd "$work" && apt_apart download apptainer/sid libc6/sid libseccomp2/sid libsqlite3-0/sid "patchelf/$codename" >"$work/log" 2>&1) ||
   cannot "apt-get download failed: $(tail -n 1 "$work/log")"
 dpkg-deb -x "$work"/apptainer_*.deb "$work/program"
 for package in libc6 libseccomp2 libsqlite3-0; do dpkg-deb -x "$work/${package}"_*.deb "$work/libraries"; done
