@@ -1,5 +1,6 @@
 """The command line: one line a command, the work is in the stages. Heavy imports happen inside the commands."""
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -31,9 +32,19 @@ def demo(
     runs: Annotated[Path, typer.Option(help="Folder for the run's records and report.")] = Path("runs"),
 ) -> None:
     """The recipe end to end on this machine: desk tasks, warm start, RL, base versus trained, report."""
-    from leonardo.stages.demo import demo_command
+    _stay_local()
+    from rich.console import Console
 
-    raise typer.Exit(demo_command(seed=seed, site=site, driver_name=driver, out=out, runs=runs))
+    from leonardo.report import print_summary, render_report
+    from leonardo.stages.demo import run_demo
+
+    console = Console()
+    outcome = run_demo(seed=seed, site=site, driver_name=driver, runs=runs, out_path=out / "demo.json", console=console)
+    page = render_report(outcome.run_folder, f"Desk demo, seed {seed}")
+    print_summary(outcome.comparison, console)
+    typer.echo(f"report: {page}")
+    typer.echo(f"{'ok' if outcome.ok else 'NOT OK'}: {outcome.sentence}")
+    raise typer.Exit(0 if outcome.ok else 1)
 
 
 @app.command()
@@ -51,11 +62,17 @@ def gates(
 
 
 @app.command()
-def doctor() -> None:
+def doctor(out: Out = Path("out")) -> None:
     """What this machine allows: one line a sandbox driver, and what to do where one is refused."""
     from leonardo.stages.doctor import doctor_command
 
-    raise typer.Exit(doctor_command())
+    raise typer.Exit(doctor_command(out / "doctor.json"))
+
+
+def _stay_local() -> None:
+    """Keep libraries from asking a hub, of which nothing is needed here, and from drawing bars beside ours."""
+    for name, value in {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", "TQDM_DISABLE": "1"}.items():
+        os.environ.setdefault(name, value)
 
 
 def main() -> None:

@@ -108,13 +108,21 @@ def choose(name: str = "auto") -> Choice:
     )
 
 
-def survey() -> dict[str, str]:
-    """Every driver by label -> ``""`` if it serves fully, else what is missing, in one line."""
-    notes = {}
+@dataclass(frozen=True)
+class Finding:
+    """Whether a driver serves here, and what is missing in one line (``""`` if nothing is)."""
+
+    serves: bool
+    note: str
+
+
+def survey() -> dict[str, Finding]:
+    """Try every driver; label -> finding."""
+    findings = {}
     for candidate in (MANY_IDS, APPTAINER, ONE_ID):
         try:
             with candidate.opened() as driver:
-                notes[candidate.label] = driver.degraded
+                findings[candidate.label] = Finding(True, driver.degraded)
         except InfrastructureError as error:
-            notes[candidate.label] = error.what
-    return notes
+            findings[candidate.label] = Finding(False, error.what)
+    return findings
