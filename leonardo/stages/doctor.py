@@ -7,7 +7,11 @@ from rich.console import Console
 from leonardo.files import write_verdict
 from leonardo.sandbox.drivers import Finding, survey
 
-_WORDS = {"serves": "[green]yes[/green]      ", "degraded": "[yellow]degraded[/yellow] ", "refused": "[red]no[/red]       "}
+_WORDS = {
+    "serves": "[green]yes[/green]      ",
+    "degraded": "[yellow]degraded[/yellow] ",
+    "refused": "[red]no[/red]       ",
+}
 
 
 def doctor_command(out_path: Path) -> int:
