@@ -66,9 +66,7 @@ def _agent_step(turn: Turn, number: int) -> dict[str, Any]:
     result: dict[str, Any] = {"content": turn.observation}
     if turn.command is not None:
         call = f"call_{number}"
-        step["tool_calls"] = [
-            {"tool_call_id": call, "function_name": "bash", "arguments": {"command": turn.command}}
-        ]
+        step["tool_calls"] = [{"tool_call_id": call, "function_name": "bash", "arguments": {"command": turn.command}}]
         result["source_call_id"] = call
     if turn.observation:
         step["observation"] = {"results": [result]}

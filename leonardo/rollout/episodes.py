@@ -1,8 +1,8 @@
 """Multi-turn rollouts: the one loop that learner and evaluation share.
 
 Episodes run in waves. All episodes of a wave think at once (one batched call of the policy a turn) and act at once
-(their sandboxes are stepped by a pool of threads). The policy's own tokens are kept exactly as they were sampled and are
-never tokenized again; observations are appended to them.
+(their sandboxes are stepped by a pool of threads). The policy's own tokens are kept exactly as they were sampled and
+are never tokenized again; observations are appended to them.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -65,7 +65,7 @@ class Policy(Protocol):
     def generate(
         self, contexts: Sequence[Sequence[int]], seeds: Sequence[tuple[int, int]], limit: int
     ) -> list[Generation]:
-        """A turn for each context, of at most ``limit`` tokens. ``seeds[i]`` alone decides the random draws of row i."""
+        """A turn of at most ``limit`` tokens for each context. ``seeds[i]`` alone decides row i's random draws."""
 
 
 @dataclass(frozen=True)
@@ -279,7 +279,7 @@ class _Episode:
                 self.close()
 
     def close(self) -> None:
-        """End the sandbox. A failure to end it is the machine's and costs the rollout its reward: it may have leaked."""
+        """End the sandbox. If the machine cannot, the rollout loses its reward: it may not have been alone."""
         try:
             self.environment.close()
         except InfrastructureError as error:

@@ -1,94 +1,135 @@
-"""Demonstrations: right, partial and wrong attempts, acted out in the real sandbox through the real harness."""
+"""Demonstrations: attempts of the desk corpus as conversations, with the observations that a real sandbox gave."""
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 
+import leonardo
+from leonardo.engine.desk.config import WarmStartConfig
+from leonardo.engine.desk.dialogue import Dialogue
 from leonardo.errors import InfrastructureError
-from leonardo.rollout.chat import Chat
-from leonardo.rollout.episodes import HarnessRules, TurnSample, run_rollouts
-from leonardo.rollout.prompts import SUBMIT_COMMAND
-from leonardo.rollout.rollout import Rollout
+from leonardo.files import digest_of, write_atomic
+from leonardo.rollout.environment import TerminalEnvironment
+from leonardo.rollout.episodes import EpisodeSettings, MakeBackend, Messages
+from leonardo.rollout.prompts import SUBMIT_COMMAND, messages_of
 from leonardo.rollout.tool_calls import render_tool_call
-from leonardo.sandbox.backend import SandboxBackend
 from leonardo.tasks.desk import DeskTask
-from leonardo.tasks.task import Task
+
+_MOST_FAILURES = 0.05
 
 
 @dataclass(frozen=True)
-class DemonstrationMix:
-    """What the warm start sees.
+class Demonstration:
+    """A conversation to imitate.
 
     Attributes:
-        attempts: a task.
-        right, partial: shares of attempts that pass, and that stop early; the rest is wrong.
+        messages: what it begins with.
+        turns: (what the policy says, the observation it gets); the last one's observation is not shown.
+        right: whether it solves the task.
     """
 
-    attempts: int = 4
-    right: float = 0.5
-    partial: float = 0.1
+    messages: Messages
+    turns: tuple[tuple[str, str], ...]
+    right: bool
+
+    def tokens(self, dialogue: Dialogue) -> tuple[list[int], list[bool]]:
+        """The conversation as a rollout would hold it, and which tokens the policy chose."""
+        tokens = dialogue.prompt(self.messages)
+        response = [False] * len(tokens)
+        for number, (text, observation) in enumerate(self.turns, start=1):
+            said = dialogue.turn(text)
+            shown = dialogue.observation(observation) if number < len(self.turns) else []
+            tokens += said + shown
+            response += [True] * len(said) + [False] * len(shown)
+        return tokens, response
+
+    @property
+    def text(self) -> str:
+        """All words of it, to train a tokenizer on."""
+        parts = [message["content"] for message in self.messages]
+        return "\n".join([*parts, *(part for turn in self.turns for part in turn)])
 
 
-@dataclass(frozen=True)
-class Script:
-    """The turns of one demonstration."""
-
-    task: DeskTask
-    kind: str
-    turns: tuple[str, ...]
-
-
-def write_scripts(tasks: Sequence[DeskTask], mix: DemonstrationMix, seed: int) -> list[Script]:
-    """``mix.attempts`` demonstrations a task, each ending with the submission."""
-    random = Random(seed)
-    scripts = []
+def first_turns(tasks: Iterable[DeskTask], config: WarmStartConfig) -> list[Demonstration]:
+    """One demonstration a task, of its first turn only: it needs no sandbox, for it shows no observation."""
+    random = Random(f"{config.data_seed} first turns")
+    made = []
     for task in tasks:
-        for _ in range(mix.attempts):
-            attempt = task.attempt(random, right=mix.right, partial=mix.partial)
-            turns = tuple(render_tool_call(command) for command in (*attempt.commands, SUBMIT_COMMAND))
-            scripts.append(Script(task, attempt.kind, turns))
-    return scripts
+        attempt = task.attempt(random, right=config.right, partial=config.partial)
+        turns = ((render_tool_call([*attempt.commands, SUBMIT_COMMAND][0]), ""),)
+        made.append(Demonstration(messages_of(task.task), turns, attempt.kind == "right"))
+    return made
 
 
-class _Scripted:
-    """A policy that writes the turns of scripts; the seed of a rollout is its script's number."""
+def whole_demonstrations(
+    tasks: Sequence[DeskTask], config: WarmStartConfig, make_backend: MakeBackend, cache: Path
+) -> list[Demonstration]:
+    """``config.demonstrations`` attempts a task, each run in a sandbox of its own, submission included.
 
-    def __init__(self, scripts: Sequence[Script], chat: Chat) -> None:
-        self._scripts = scripts
-        self._chat = chat
+    The outcome is kept in ``cache`` under the digest of all that decides it, so that it is made once.
 
-    def sample(
-        self, contexts: Sequence[Sequence[int]], seeds: Sequence[tuple[int, ...]], max_tokens: int
-    ) -> list[TurnSample]:
-        turns = [self._chat.turn_tokens(self._scripts[number].turns[turn]) for number, turn in seeds]
-        return [TurnSample(tokens, [0.0] * len(tokens)) for tokens in turns]
-
-
-def act_out(
-    scripts: Sequence[Script],
-    chat: Chat,
-    make_backend: Callable[[Task], SandboxBackend],
-    rules: HarnessRules,
-    progress: Callable[[int, int], None] | None = None,
-    batch: int = 64,
-) -> list[Rollout]:
-    """Run every script in a sandbox. Returns the rollouts of those that the machine did not fail, in order.
-
-    Raises InfrastructureError where it failed more than one in ten.
+    Raises:
+        InfrastructureError: if more than a twentieth could not be run; fewer are left out.
     """
-    sampler = _Scripted(scripts, chat)
-    rollouts: list[Rollout] = []
-    for begin in range(0, len(scripts), batch):
-        numbers = range(begin, min(begin + batch, len(scripts)))
-        tasks = [scripts[number].task.task for number in numbers]
-        rollouts += run_rollouts(sampler, chat, tasks, list(numbers), make_backend, rules=rules)
-        if progress:
-            progress(numbers[-1] + 1, len(scripts))
-    whole = [rollout for rollout in rollouts if rollout.failure is None]
-    if len(whole) < 0.9 * len(rollouts):
-        reason = next(rollout.reason for rollout in rollouts if rollout.failure is not None)
+    random = Random(f"{config.data_seed} whole demonstrations")
+    plan = [
+        (task, task.attempt(random, right=config.right, partial=config.partial))
+        for task in tasks
+        for _ in range(config.demonstrations)
+    ]
+    rules = config.episode.rules
+    key = [leonardo.__version__, rules.limit, rules.head, rules.tail]
+    digest = digest_of([key, [[task.task.digest, *attempt.commands] for task, attempt in plan]])
+    path = cache / f"demonstrations-{digest[:16]}.jsonl"
+    if path.exists():
+        return [_from_line(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+    def attempt_made(index: int) -> Demonstration | InfrastructureError:
+        task, attempt = plan[index]
+        try:
+            turns = _run(task, attempt.commands, make_backend, config.episode)
+        except InfrastructureError as error:
+            return error
+        return Demonstration(messages_of(task.task), turns, attempt.kind == "right")
+
+    with ThreadPoolExecutor(config.episode.threads, thread_name_prefix="demonstration") as pool:
+        outcomes = list(pool.map(attempt_made, range(len(plan))))
+    errors = [outcome for outcome in outcomes if isinstance(outcome, InfrastructureError)]
+    if len(errors) > _MOST_FAILURES * len(plan):
         raise InfrastructureError(
-            f"{len(rollouts) - len(whole)} of {len(rollouts)} demonstrations failed with the machine ({reason})",
-            "See what `make doctor` says of the sandboxes",
+            f"{len(errors)} of {len(plan)} demonstrations could not be run, the first because: {errors[0].what}",
+            errors[0].hint,
+            errors[0].failure,
         )
-    return whole
+    made = [outcome for outcome in outcomes if isinstance(outcome, Demonstration)]
+    if not errors:
+        write_atomic(path, "".join(f"{_to_line(demonstration)}\n" for demonstration in made))
+    return made
+
+
+def _run(
+    task: DeskTask, commands: Sequence[str], make_backend: MakeBackend, settings: EpisodeSettings
+) -> tuple[tuple[str, str], ...]:
+    environment = TerminalEnvironment(
+        task.task, make_backend, rules=settings.rules, command_timeout=settings.command_timeout
+    )
+    try:
+        environment.reset()
+        turns = [(render_tool_call(command), environment.step(command).observation) for command in commands]
+    finally:
+        environment.close()
+    return (*turns, (render_tool_call(SUBMIT_COMMAND), ""))
+
+
+def _to_line(demonstration: Demonstration) -> str:
+    return json.dumps(
+        {"messages": list(demonstration.messages), "turns": demonstration.turns, "right": demonstration.right}
+    )
+
+
+def _from_line(line: str) -> Demonstration:
+    value = json.loads(line)
+    return Demonstration(value["messages"], tuple((text, shown) for text, shown in value["turns"]), value["right"])

@@ -1,132 +1,137 @@
-"""The desk policy: a tiny model of the reference architecture, as an ordinary Hugging Face folder.
+"""The tiny policy: tokenizer and model made from nothing, kept as an ordinary Hugging Face folder."""
 
-The architecture is the real class (``Qwen3_5ForCausalLM``: gated delta rule and full attention in turn), in shapes that
-vLLM's CPU build takes as well (head dimension 64).
-"""
-
-from collections.abc import Iterable
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 
 import torch
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast, Qwen3_5ForCausalLM, Qwen3_5TextConfig
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    Qwen3_5ForCausalLM,
+)
+from transformers.models.qwen3_5.configuration_qwen3_5 import Qwen3_5TextConfig
 
+from leonardo.engine.desk.config import PolicyShape
 from leonardo.errors import InputError
 
-SPECIAL_TOKENS = (
-    "<|endoftext|>",
-    "<|im_start|>",
-    "<|im_end|>",
-    "<tool_call>",
-    "</tool_call>",
-    "<tool_response>",
-    "</tool_response>",
-)
-FRAME_TOKENS = ("\n<function=bash>\n<parameter=command>\n", "\n</parameter>\n</function>\n")
-"""Ordinary text to every reader, one token each to the model: a tool call costs it what its command costs."""
+PADDING, TURN_START, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 
-CHAT_TEMPLATE = Path(__file__).with_name("chat_template.jinja")
+# The format's own text, a token each, so that a turn is mostly its command.
+_TAGS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
+_FRAMES = (
+    "system\n", "user\n", "assistant\n", "<tool_response>\n", "\n\n(exit_code=",
+    "\n<function=bash>\n<parameter=command>\n", "\n</parameter>\n</function>\n",
+)  # fmt: skip
 
-# Words with the sign before them, single digits, and runs of signs: so that a name in an instruction and the same name
-# in a command are the same token.
-_WORDS = r"[ /._-]?[A-Za-z]+|\d|\n+| ?[^\sA-Za-z\d]+|\s+"
+# A word keeps the space, slash, dot or dash before it: "/data/barn/apple.txt" is four pieces.
+_PIECES = r" ?[/.-]?[A-Za-z_]+| ?\d{1,3}|\n+| ?[^\sA-Za-z_\d]+|\s+"
 
 
 @dataclass(frozen=True)
-class PolicyShape:
-    """Sizes of the model: small enough to learn on two cores in two minutes.
+class LoadedPolicy:
+    """A model and its tokenizer."""
 
-    Attributes:
-        layers: L for the gated delta rule, F for full attention.
-        vocabulary: at most; bytes that were never merged stay tokens, so any text can be written.
-    """
-
-    layers: str = "LLF"
-    hidden: int = 128
-    intermediate: int = 256
-    heads: int = 2
-    key_value_heads: int = 1
-    linear_heads: int = 2
-    linear_head_dimension: int = 64
-    vocabulary: int = 1536
-    context: int = 2048
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerFast
 
 
-def train_tokenizer(texts: Iterable[str], shape: PolicyShape) -> PreTrainedTokenizerFast:
-    """A byte-level BPE tokenizer trained on ``texts``, with the special tokens and the chat template."""
+def make_tokenizer(texts: Iterable[str], vocabulary: int) -> PreTrainedTokenizerFast:
+    """A byte-level BPE tokenizer trained on ``texts``; any text comes back from it unchanged."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(_WORDS), "isolated"),
+            pre_tokenizers.Split(Regex(_PIECES), "isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
     tokenizer.decoder = decoders.ByteLevel()
+    control = [PADDING, TURN_START, TURN_END]
     trainer = trainers.BpeTrainer(
-        vocab_size=shape.vocabulary,
-        min_frequency=2,
-        special_tokens=list(SPECIAL_TOKENS),
+        vocab_size=vocabulary - len(_TAGS) - len(_FRAMES),
+        special_tokens=control,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        min_frequency=2,
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    tokenizer.add_tokens([AddedToken(text, normalized=False) for text in FRAME_TOKENS])
-    fast = PreTrainedTokenizerFast(
+    tokenizer.add_tokens([AddedToken(text, normalized=False) for text in (*_TAGS, *_FRAMES)])
+    return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
-        eos_token="<|im_end|>",
-        pad_token="<|endoftext|>",
+        eos_token=TURN_END,
+        pad_token=PADDING,
+        additional_special_tokens=[TURN_START],
         clean_up_tokenization_spaces=False,
-        model_max_length=shape.context,
+        chat_template=files(__package__).joinpath("chat_template.j2").read_text(encoding="utf-8"),
     )
-    fast.chat_template = CHAT_TEMPLATE.read_text()
-    return fast
 
 
-def make_model(tokenizer: PreTrainedTokenizerFast, shape: PolicyShape, seed: int) -> Qwen3_5ForCausalLM:
-    """A new model with random weights of ``seed``, in float32."""
-    kinds = {"L": "linear_attention", "F": "full_attention"}
+def make_model(shape: PolicyShape, tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen3_5ForCausalLM:
+    """A model with random weights from ``seed``, in float32."""
     config = Qwen3_5TextConfig(
-        vocab_size=-(-len(tokenizer) // 64) * 64,
-        hidden_size=shape.hidden,
-        intermediate_size=shape.intermediate,
+        vocab_size=len(tokenizer),
+        hidden_size=shape.hidden_size,
+        intermediate_size=shape.intermediate_size,
         num_hidden_layers=len(shape.layers),
-        layer_types=[kinds[layer] for layer in shape.layers],
+        layer_types=list(shape.layers),
         num_attention_heads=shape.heads,
-        num_key_value_heads=shape.key_value_heads,
-        head_dim=64,
+        num_key_value_heads=shape.heads,
+        head_dim=shape.head_dim,
         linear_num_key_heads=shape.linear_heads,
         linear_num_value_heads=shape.linear_heads,
-        linear_key_head_dim=shape.linear_head_dimension,
-        linear_value_head_dim=shape.linear_head_dimension,
-        max_position_embeddings=shape.context,
+        linear_key_head_dim=shape.linear_head_dim,
+        linear_value_head_dim=shape.linear_head_dim,
+        max_position_embeddings=shape.positions,
         tie_word_embeddings=True,
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
     )
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return Qwen3_5ForCausalLM(config)
+        model = Qwen3_5ForCausalLM(config)
+    model.generation_config = GenerationConfig(
+        do_sample=True, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id
+    )
+    return model
 
 
-def save_policy(model: Qwen3_5ForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
-    """Write an ordinary Hugging Face folder, whole or not at all."""
-    unfinished = folder.with_name(f".{folder.name}.unfinished")
-    if unfinished.exists():
-        for path in unfinished.iterdir():
-            path.unlink()
-    model.save_pretrained(unfinished)
-    tokenizer.save_pretrained(unfinished)
-    unfinished.rename(folder)
+def save_policy(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> Path:
+    """Write a Hugging Face folder, which appears whole or not at all and replaces one that is there."""
+    return write_folder(folder, lambda place: fill_folder(place, model, tokenizer))
 
 
-def load_policy(folder: Path) -> tuple[Qwen3_5ForCausalLM, PreTrainedTokenizerFast]:
-    """Model (float32, evaluation mode) and tokenizer of a folder. Raises InputError where they cannot be read."""
+def fill_folder(place: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> None:
+    """Write a Hugging Face folder's files into ``place``."""
+    model.save_pretrained(place)
+    tokenizer.save_pretrained(place)
+
+
+def load_policy(folder: Path) -> LoadedPolicy:
+    """Read a Hugging Face folder, in float32. Raises InputError where there is none."""
+    if not (folder / "config.json").is_file():
+        raise InputError(f"{folder} is no model folder (config.json is missing)", "Name a folder that a run has saved")
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    return LoadedPolicy(model, AutoTokenizer.from_pretrained(folder))
+
+
+def write_folder(folder: Path, fill: Callable[[Path], None]) -> Path:
+    """Have ``fill`` write into a temporary folder beside ``folder`` and rename it: whole or absent."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
     try:
-        model = Qwen3_5ForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
-        tokenizer = PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError) as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(f"{folder} holds no policy ({reason})", "Give the folder of a desk policy") from error
-    return model.eval(), tokenizer
+        fill(temporary)
+        temporary.chmod(0o755)
+        if folder.exists():
+            shutil.rmtree(folder)
+        temporary.rename(folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return folder

@@ -1,0 +1,79 @@
+"""A step in figures: from rollouts and update statistics to the step record."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from leonardo.engine.desk.records import StepRecord
+from leonardo.engine.desk.update import UpdateStatistics
+
+if TYPE_CHECKING:
+    from leonardo.engine.desk.learner import Groups
+
+
+def summarize(
+    step: int, groups: "Groups", update: UpdateStatistics, digest: str, times: Mapping[str, float]
+) -> StepRecord:
+    """The record of a step; ``times`` in seconds by phase."""
+    rollouts = [rollout for group in groups.sampled for rollout in group]
+    turns = [turn for rollout in rollouts for turn in rollout.turns]
+    rewards = [rollout.reward for rollout in rollouts if rollout.reward is not None]
+    failures = Counter(rollout.failure.value for rollout in rollouts if rollout.failure is not None)
+    response = sum(rollout.response_tokens for rollout in rollouts)
+    norms = update.gradient_norms
+    return StepRecord(
+        step=step,
+        rewards=[[rollout.reward for rollout in group] for group in groups.sampled],
+        task_ids=[group[0].task_id for group in groups.sampled],
+        families=[group[0].family for group in groups.sampled],
+        rollouts=len(rollouts),
+        groups=len(groups.sampled),
+        zero_variance_groups=groups.zero_variance,
+        zero_variance_share=groups.zero_variance / len(groups.sampled),
+        groups_kept=len(groups.kept),
+        dropped_groups=groups.too_small,
+        reward_mean=_mean(rewards),
+        infrastructure_failures=sum(failures.values()),
+        failures_by_class=dict(failures),
+        mask_fraction=_finite(update.masked),
+        ratio_mean=_finite(update.ratio_mean),
+        ratio_max=_finite(update.ratio_max),
+        divergence_mean=_finite(update.divergence_mean),
+        divergence_max=_finite(update.divergence_max),
+        first_pass_ratio_max_deviation=_finite(update.first_pass_ratio_max_deviation),
+        loss=_finite(update.loss),
+        gradient_norm=_mean(norms),
+        update_norm=_finite(update.update_norm),
+        parameters_moved_share=update.moved_share,
+        finite=not update.non_finite,
+        non_finite=update.non_finite,
+        parsed_action_share=_mean([turn.command is not None for turn in turns]),
+        tokens={"prompt": sum(len(rollout.tokens) for rollout in rollouts) - response, "response": response},
+        response_length_mean=response / len(rollouts),
+        entropy_mean=_mean([rollout.entropy for rollout in rollouts]),
+        weights_digest=digest,
+        learning_rate=update.learning_rate,
+        times={name: round(seconds, 4) for name, seconds in times.items()},
+        sandbox={
+            "reset_ms": _milliseconds([rollout.times.reset for rollout in rollouts]),
+            "command_ms": _milliseconds([seconds for rollout in rollouts for seconds in rollout.times.commands]),
+            "verify_ms": _milliseconds([rollout.times.verify for rollout in rollouts if rollout.times.verify]),
+            "destroy_ms": _milliseconds([rollout.times.destroy for rollout in rollouts]),
+        },
+    )
+
+
+def _mean(values: Sequence[float]) -> float:
+    return _finite(float(np.mean(values))) if values else 0.0
+
+
+def _finite(value: float) -> float:
+    """0 for what is no number: the record says elsewhere that it was none."""
+    return value if np.isfinite(value) else 0.0
+
+
+def _milliseconds(seconds: Sequence[float]) -> list[float]:
+    """[p50, p95]; nothing where there was nothing."""
+    return [round(float(value) * 1000, 3) for value in np.percentile(seconds, (50, 95))] if seconds else []
