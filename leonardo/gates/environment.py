@@ -91,7 +91,7 @@ class GateReport:
             "reset_identical": sum(task.reset_identical is True for task in self.tasks),
             "leftovers": len(self.leftovers),
             "leftover_list": self.leftovers[:20],
-            "substitutions": sorted({entry.substitution for entry in self.entries if entry.substitution}),
+            "substitutions": sorted({_substitution(entry) for entry in self.entries if entry.substitution}),
             "tasks": [asdict(task) for task in self.tasks],
         }
 
@@ -132,6 +132,10 @@ def run_gates(
         "bases": {entry.image: entry.base for entry in entries if entry.base},
     }
     return GateReport([reports[task.id] for task in tasks], entries, pins=pins)
+
+
+def _substitution(entry: ManifestEntry) -> str:
+    return f"{entry.image}: {entry.substitution}" + (f" ({entry.registry_failure})" if entry.registry_failure else "")
 
 
 def _report_of(task: Task, entry: ManifestEntry) -> TaskReport:
