@@ -10,11 +10,11 @@ from leonardo.evaluation.verdict import percent, points
 def print_summary(comparison: Comparison, console: Console) -> None:
     """Print base, trained and their paired difference with 95 % intervals, by family and over all tasks."""
     table = Table(title="Base versus trained, 95 % intervals", title_justify="left")
-    table.add_column("family")
+    table.add_column("family", no_wrap=True)
     for name in ("tasks", "base", "trained", "difference, points"):
         table.add_column(name, justify="right", no_wrap=True)
     for family in comparison.families:
-        table.add_row(*_row(family.family, family))
+        table.add_row(*_row(family.family, family, brief=True))
     table.add_section()
     table.add_row(*_row("all", comparison), style="bold")
     console.print(table)
@@ -27,14 +27,15 @@ def print_summary(comparison: Comparison, console: Console) -> None:
         console.print(f"not paired, without a valid attempt on both sides: {', '.join(excluded)}", soft_wrap=True)
 
 
-def _row(name: str, sides: Comparison | FamilyComparison) -> list[str]:
+def _row(name: str, sides: Comparison | FamilyComparison, brief: bool = False) -> list[str]:
+    """``brief`` leaves the rates' intervals out: a family's few tasks make them wide, and a terminal is narrow."""
     difference = sides.difference
     ends = "" if difference.interval is None else " ({} to {})".format(*map(points, difference.interval))
     return [
         name,
         str(difference.pairs),
-        _rate(sides.base),
-        _rate(sides.trained),
+        percent(sides.base.value) if brief else _rate(sides.base),
+        percent(sides.trained.value) if brief else _rate(sides.trained),
         f"{points(difference.value)}{ends}",
     ]
 

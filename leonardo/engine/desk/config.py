@@ -53,11 +53,11 @@ class WarmStartConfig:
     """
 
     shape: PolicyShape = field(default_factory=PolicyShape)
-    right: float = 0.4
-    partial: float = 0.15
+    right: float = 0.45
+    partial: float = 0.1
     demonstrations: int = 2
     whole_share: float = 0.4
-    steps: int = 400
+    steps: int = 600
     batch: int = 32
     matrix_learning_rate: float = 1e-2
     other_learning_rate: float = 2e-2
@@ -85,7 +85,7 @@ class LearnerConfig:
         micro_batch: sequences of one forward pass.
     """
 
-    steps: int = 14
+    steps: int = 22
     groups: int = 16
     group_size: int = 8
     wanted_groups: int = 8
