@@ -1,20 +1,20 @@
-"""The comparison as a table in the terminal."""
+"""The comparison as a table in the terminal, in few figures, so that it fits 80 columns."""
 
 from rich.console import Console
 from rich.table import Table
 
-from leonardo.evaluation.records import Comparison, FamilyComparison, RateRecord
-from leonardo.evaluation.verdict import percent, points
+from leonardo.evaluation.records import Comparison, Ends, FamilyComparison
 
 
 def print_summary(comparison: Comparison, console: Console) -> None:
-    """Print base, trained and their paired difference with 95 % intervals, by family and over all tasks."""
-    table = Table(title="Base versus trained, 95 % intervals", title_justify="left")
+    """Print base, trained and their paired difference with its 95 % interval, by family and over all tasks."""
+    title = r"Base versus trained; paired difference in points \[95 % interval]"
+    table = Table(title=title, title_justify="left")
     table.add_column("family", no_wrap=True)
-    for name in ("tasks", "base", "trained", "difference, points"):
+    for name in ("tasks", "base", "trained", "difference"):
         table.add_column(name, justify="right", no_wrap=True)
     for family in comparison.families:
-        table.add_row(*_row(family.family, family, brief=True))
+        table.add_row(*_row(family.family, family))
     table.add_section()
     table.add_row(*_row("all", comparison), style="bold")
     console.print(table)
@@ -27,19 +27,25 @@ def print_summary(comparison: Comparison, console: Console) -> None:
         console.print(f"not paired, without a valid attempt on both sides: {', '.join(excluded)}", soft_wrap=True)
 
 
-def _row(name: str, sides: Comparison | FamilyComparison, brief: bool = False) -> list[str]:
-    """``brief`` leaves the rates' intervals out: a family's few tasks make them wide, and a terminal is narrow."""
+def _row(name: str, sides: Comparison | FamilyComparison) -> list[str]:
     difference = sides.difference
-    ends = "" if difference.interval is None else " ({} to {})".format(*map(points, difference.interval))
     return [
         name,
         str(difference.pairs),
-        percent(sides.base.value) if brief else _rate(sides.base),
-        percent(sides.trained.value) if brief else _rate(sides.trained),
-        f"{points(difference.value)}{ends}",
+        _whole(sides.base.value, "%"),
+        _whole(sides.trained.value, "%"),
+        f"{_points(difference.value)} {_ends(difference.interval)}".strip(),
     ]
 
 
-def _rate(rate: RateRecord) -> str:
-    ends = "" if rate.interval is None else f" ({100 * rate.interval[0]:.0f} to {100 * rate.interval[1]:.0f})"
-    return f"{percent(rate.value)}{ends}"
+def _whole(value: float | None, unit: str) -> str:
+    return "none" if value is None else f"{100 * value:.0f} {unit}"
+
+
+def _points(value: float | None) -> str:
+    return "none" if value is None else f"{100 * value:+.1f}"
+
+
+def _ends(interval: Ends) -> str:
+    # brackets open markup in rich unless escaped
+    return "" if interval is None else rf"\[{_points(interval[0])} to {_points(interval[1])}]"
