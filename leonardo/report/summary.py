@@ -32,14 +32,14 @@ def _row(name: str, sides: Comparison | FamilyComparison) -> list[str]:
     return [
         name,
         str(difference.pairs),
-        _whole(sides.base.value, "%"),
-        _whole(sides.trained.value, "%"),
+        _rate(sides.base.value),
+        _rate(sides.trained.value),
         f"{_points(difference.value)} {_ends(difference.interval)}".strip(),
     ]
 
 
-def _whole(value: float | None, unit: str) -> str:
-    return "none" if value is None else f"{100 * value:.0f} {unit}"
+def _rate(value: float | None) -> str:
+    return "none" if value is None else f"{100 * value:.1f} %"
 
 
 def _points(value: float | None) -> str:
