@@ -13,7 +13,7 @@ import tarfile
 import tempfile
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent import futures
 from pathlib import Path
 
 from rich.console import Console
@@ -101,7 +101,7 @@ def measure(driver: NamespacesDriver, stack: LayerStack, rounds: int) -> dict[st
     episodes = [milliseconds(lambda: episode(backend)) for _ in range(max(3, rounds // 3))]
     begun = time.perf_counter()
     count = max(THREADS, 4 * rounds)
-    with ThreadPoolExecutor(THREADS) as pool:
+    with futures.ThreadPoolExecutor(THREADS) as pool:
         list(pool.map(lambda _: episode(driver.backend(stack)), range(count)))
     rate = count / (time.perf_counter() - begun)
     figures = {f"{kind}_ms_p50": statistics.median(values) for kind, values in samples.items()}
