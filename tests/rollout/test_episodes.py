@@ -49,7 +49,7 @@ def test_a_rollout_keeps_the_policys_tokens_and_marks_them(world):
     assert shown.endswith("Do it.(no output)\n\n(exit_code=0)")
     assert {p for p, own in zip(rollout.logprobs, rollout.response_mask, strict=True) if own} == {-0.5}
     assert {p for p, own in zip(rollout.logprobs, rollout.response_mask, strict=True) if not own} == {0.0}
-    assert [turn.command for turn in rollout.turns][0] == "echo yes > answer"
+    assert rollout.turns[0].command == "echo yes > answer"
     assert rollout.parsed_actions == 2
 
 
@@ -138,7 +138,7 @@ def test_an_infrastructure_failure_is_never_a_reward(world, commands):
 
 
 def test_a_reset_is_tried_again_then_given_up_without_a_reward(world):
-    task, make_backend, made = world
+    task, make_backend, _ = world
     tries = []
 
     def refusing(wanted, lucky=10**6):

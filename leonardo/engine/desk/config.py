@@ -53,8 +53,8 @@ class WarmStartConfig:
     """
 
     shape: PolicyShape = field(default_factory=PolicyShape)
-    right: float = 0.45
-    partial: float = 0.1
+    right: float = 0.4
+    partial: float = 0.15
     demonstrations: int = 2
     whole_share: float = 0.4
     steps: int = 600
@@ -85,7 +85,7 @@ class LearnerConfig:
         micro_batch: sequences of one forward pass.
     """
 
-    steps: int = 22
+    steps: int = 16
     groups: int = 16
     group_size: int = 8
     wanted_groups: int = 8

@@ -89,7 +89,7 @@ class Learner:
     def update(self, groups: Sequence[Sequence[Rollout]], step: int) -> UpdateStatistics:
         """Train on the kept groups: ``passes`` times over, each in ``minibatches`` optimizer steps.
 
-        If a gradient is not finite, weights stay as they are and the statistics name it.
+        If a loss, gradient or weight is not finite, the weights are again what they were, and the statistics name it.
         """
         config = self.config
         statistics = UpdateStatistics(learning_rate=config.learning_rate * min(1.0, step / max(1, config.warm_up)))
@@ -110,15 +110,24 @@ class Learner:
             for part in range(parts):
                 first = number == 0 and part == 0
                 if not self._optimizer_step(shuffled[part::parts], statistics, first):
+                    self._restore(before)
                     return statistics
+        statistics.non_finite += [
+            f"{name} (weight)" for name, weight in self.model.named_parameters() if not torch.isfinite(weight).all()
+        ]
+        if statistics.non_finite:
+            self._restore(before)
+            return statistics
         changes = [(weight.detach() - before[name]) for name, weight in self.model.named_parameters()]
         statistics.update_norm = math.sqrt(sum(change.double().square().sum().item() for change in changes))
         moved = sum(int((change != 0).sum()) for change in changes)
         statistics.moved_share = moved / sum(change.numel() for change in changes)
-        statistics.non_finite += [
-            f"{name} (weight)" for name, weight in self.model.named_parameters() if not torch.isfinite(weight).all()
-        ]
         return statistics
+
+    @torch.no_grad()
+    def _restore(self, weights: Mapping[str, Tensor]) -> None:
+        for name, weight in self.model.named_parameters():
+            weight.copy_(weights[name])
 
     def _optimizer_step(self, samples: Sequence[_Sample], statistics: UpdateStatistics, first: bool) -> bool:
         """One update over ``samples``; False, and no update, where something is not finite."""
