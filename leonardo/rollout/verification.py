@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from leonardo.errors import InfrastructureError
-from leonardo.sandbox.backend import SandboxBackend
+from leonardo.sandbox.backend import SandboxBackend, SandboxOOMError
 from leonardo.tasks.task import Task
 
 VERIFIER_TIMEOUT = 600.0
@@ -59,7 +59,20 @@ def run_script(backend: SandboxBackend, script: str, timeout: float) -> tuple[in
 
 
 def verify(backend: SandboxBackend, task: Task, timeout: float = VERIFIER_TIMEOUT) -> Verdict:
-    """Put the tests there, run them, and read what they say; services that were started before still run."""
+    """Put the tests there, run them, and read what they say; services that were started before still run.
+
+    Where what ran before leaves no room for that (a full disk, a pipe in the verdict's place), the verifier is broken:
+    nothing that is done in a sandbox may end what runs outside of it.
+    """
+    try:
+        return _verify(backend, task, timeout)
+    except SandboxOOMError:
+        raise
+    except RuntimeError as error:
+        return Verdict(Status.BROKEN, str(error))
+
+
+def _verify(backend: SandboxBackend, task: Task, timeout: float) -> Verdict:
     backend.run_command(f"rm -rf /tests {_VERDICT_FOLDER} && mkdir -p /tests {_VERDICT_FOLDER}")
     backend.put_archive("/tests", archive_of(task.tests))
     result = backend.run_command(f"bash {shlex.quote('/tests/test.sh')}", timeout=timeout)

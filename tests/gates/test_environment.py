@@ -117,6 +117,14 @@ def test_a_set_up_that_fails_is_classified_and_the_others_go_on(
     assert (figures["rows"], figures["built"], figures["null_fails"], figures["reset_identical"]) == (2, 1, 1, 1)
 
 
+def test_what_leaves_no_room_for_the_verifier_breaks_it_and_nothing_else(check: Callable[..., TaskReport]) -> None:
+    """An agent may do the same: it must get its 0, and the run go on."""
+    report = check("#!/bin/bash\n[[ -e /done ]]\n", "cat /dev/zero > /full || true\n", task_id="full")
+    assert report.failure is FailureClass.VERIFIER_BROKEN
+    assert "put_archive failed at '/tests': No space left on device" in report.reason
+    assert report.reset_identical
+
+
 # --- the whole command ----------------------------------------------------------------------------------------------
 
 

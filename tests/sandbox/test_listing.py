@@ -52,3 +52,20 @@ def test_content_of_the_same_size_and_time_shows(tree: Path) -> None:
     path.write_text("CONTENT")
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     assert [new[0] for old, new in zip(before, lines(tree), strict=True) if old != new] == [str(path)]
+
+
+def test_holes_are_not_read_and_do_not_count(tmp_path: Path) -> None:
+    """The second file would take minutes to read; the third holds the same as the first, without the hole."""
+    names = ("sparse", "endless", "dense", "moved")
+    sparse, endless, dense, moved = (tmp_path / name for name in names)
+    for path, start in ((sparse, 3 << 20), (endless, 3 << 20), (moved, 4 << 20)):
+        path.write_bytes(b"")
+        os.truncate(path, 5 << 20)
+        with path.open("r+b") as stream:
+            stream.seek(start)
+            stream.write(b"content")
+    os.truncate(endless, 1 << 40)
+    dense.write_bytes(sparse.read_bytes())
+    held = {Path(fields[0]).name: fields[6] for fields in lines(tmp_path)}
+    assert held["sparse"] == held["dense"] == held["endless"]
+    assert held["moved"] != held["sparse"]
