@@ -15,6 +15,7 @@ A task that cannot be judged here gets the class and reason of its failure, neve
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from difflib import unified_diff
 from typing import Any
@@ -209,9 +210,10 @@ def _judge(report: TaskReport, null: Verdict, reference: Verdict | None) -> None
 
 
 def _destroy(backend: SandboxBackend) -> None:
-    """An episode that does its worst."""
-    backend.write_file("/etc/passwd", "gone\n")
-    backend.write_file("/made/by/the/episode", b"\0" * 65536)
+    """An episode that does its worst; where the solution has left no room for that, less."""
+    with suppress(RuntimeError):
+        backend.write_file("/etc/passwd", "gone\n")
+        backend.write_file("/made/by/the/episode", b"\0" * 65536)
     backend.run_command(_DESTRUCTION, timeout=120)
 
 

@@ -9,6 +9,7 @@ gone), so JSON lines are read as lines of text and decoded here one by one, and 
 """
 
 import json
+import logging
 import re
 import tempfile
 from collections.abc import Collection, Iterator, Mapping
@@ -130,7 +131,7 @@ def _read_file(path: Path) -> Iterator[_Row]:
         where = f"{path} row {number}"
         try:
             values = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InputError(f"{where}: not JSON ({error})", "Write one JSON object a line") from error
         if not isinstance(values, dict):
             raise InputError(f"{where}: a JSON {type(values).__name__}, not an object", "Write one JSON object a line")
@@ -151,7 +152,7 @@ def _load(where: str, builder: str, **arguments: Any) -> list[dict[str, Any]]:
     import datasets  # heavy, and only needed here
 
     local = "data_files" in arguments
-    with tempfile.TemporaryDirectory(prefix="leonardo-rows-") as cache, _without_progress_bars(datasets):
+    with tempfile.TemporaryDirectory(prefix="leonardo-rows-") as cache, _quiet(datasets):
         try:
             loaded = datasets.load_dataset(builder, cache_dir=cache if local else None, **arguments)
             return loaded.to_list()
@@ -167,12 +168,16 @@ def _load(where: str, builder: str, **arguments: Any) -> list[dict[str, Any]]:
 
 
 @contextmanager
-def _without_progress_bars(datasets: Any) -> Iterator[None]:
+def _quiet(datasets: Any) -> Iterator[None]:
+    logger = logging.getLogger("datasets")  # what it says of a broken file is in our own line
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
     shown = not datasets.are_progress_bars_disabled()
     datasets.disable_progress_bars()
     try:
         yield
     finally:
+        logger.setLevel(level)
         if shown:
             datasets.enable_progress_bars()
 
@@ -192,6 +197,11 @@ def _text(row: _Row, name: str, hint: str) -> str:
         )
     if not value.strip():
         raise InputError(f"{row.where}: field {name!r} is empty", hint)
+    if half := re.search("[\ud800-\udfff]", value):
+        raise InputError(
+            f"{row.where}: field {name!r} holds half a character (\\u{ord(half[0]):04x}) at {half.start()}",
+            "Write characters whole: no file can hold it",
+        )
     return value
 
 
@@ -242,7 +252,7 @@ def _environment(row: _Row) -> Mapping[str, Any]:
     if isinstance(value, str):
         try:
             value = json.loads(value)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InputError(f"{row.where}: field 'env_config' is not JSON ({error})", "Write a JSON object") from error
     if isinstance(value, dict) and value.get("env_configs"):
         value = value["env_configs"]
@@ -297,5 +307,5 @@ def _last_user_message(row: _Row) -> str:
     if isinstance(messages, list):
         for message in reversed(messages):
             if isinstance(message, dict) and message.get("role") == "user" and isinstance(message.get("content"), str):
-                return message["content"]
+                return _text(_Row(row.where, {"messages": message["content"]}), "messages", "Write an instruction")
     raise InputError(f"{row.where}: no instruction.md, and field 'messages' holds no user text", "Add one of them")

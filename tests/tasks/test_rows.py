@@ -89,7 +89,9 @@ def test_a_missing_field_is_named_with_its_row(tmp_path: Path, field: str) -> No
         (ROW | {"description": ["a"]}, "field 'description' is list, not text"),
         (ROW | {"test_final_state": "  \n"}, "field 'test_final_state' is empty"),
         (ROW | {"reference_solution": 5}, "field 'reference_solution' is int, not text"),
+        (ROW | {"description": "a\ud800"}, "field 'description' holds half a character (\\ud800) at 1"),
         ("{not json", "not JSON"),
+        pytest.param("[" * 100_000, "not JSON", id="deep"),
         ("[1, 2]", "a JSON list, not an object"),
     ],
 )
@@ -108,7 +110,7 @@ def test_an_id_used_twice_is_refused(tmp_path: Path) -> None:
         read_tasks(path)
 
 
-def test_sources_that_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sources_that_are_none(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(InputError, match="No rows at"):
         read_tasks(tmp_path / "absent.jsonl")
     (tmp_path / "rows.csv").write_text("a,b\n")
@@ -119,6 +121,7 @@ def test_sources_that_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     (tmp_path / "rows.parquet").write_bytes(b"PAR1 cut short")
     with pytest.raises(InputError, match=r"rows\.parquet cannot be read"):
         read_tasks(tmp_path / "rows.parquet")
+    assert capfd.readouterr().err == ""
     with pytest.raises(InputError, match="without a revision"):
         read_tasks("owner/rows")
 
