@@ -197,7 +197,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_step(submitting, 
     policy, tasks = submitting
     folder = save_policy(tmp_path / "start", policy.model, policy.tokenizer)
     config = replace(CONFIG, learning_rate=1e36, warm_up=0)
-    with pytest.raises(LeonardoError, match="step 1: not finite: loss"):
+    with pytest.raises(LeonardoError, match="step 1: not finite: "):
         train(config, folder, tasks, tmp_path / "run", 0, prepare(tasks))
     (record,) = records_of(tmp_path / "run")
     assert record["finite"] is False

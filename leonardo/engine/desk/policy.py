@@ -18,6 +18,7 @@ from transformers import (
     Qwen3_5ForCausalLM,
 )
 from transformers.models.qwen3_5.configuration_qwen3_5 import Qwen3_5TextConfig
+from transformers.utils import logging
 
 from leonardo.engine.desk.config import PolicyShape
 from leonardo.errors import InputError
@@ -75,6 +76,7 @@ def make_tokenizer(texts: Iterable[str], vocabulary: int) -> PreTrainedTokenizer
 
 def make_model(shape: PolicyShape, tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen3_5ForCausalLM:
     """A model with random weights from ``seed``, in float32."""
+    _hush()
     config = Qwen3_5TextConfig(
         vocab_size=len(tokenizer),
         hidden_size=shape.hidden_size,
@@ -118,6 +120,7 @@ def load_policy(folder: Path) -> LoadedPolicy:
     """Read a Hugging Face folder, in float32. Raises InputError where there is none."""
     if not (folder / "config.json").is_file():
         raise InputError(f"{folder} is no model folder (config.json is missing)", "Name a folder that a run has saved")
+    _hush()
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     return LoadedPolicy(model, AutoTokenizer.from_pretrained(folder))
 
@@ -135,3 +138,9 @@ def write_folder(folder: Path, fill: Callable[[Path], None]) -> Path:
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return folder
+
+
+def _hush() -> None:
+    """No progress bars for files of 2 MB, and no advice to install GPU kernels: the desk has no use for them."""
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
