@@ -1,16 +1,60 @@
 """The command line: one line a command, the work is in the stages. Heavy imports happen inside the commands."""
 
+import errno
 import os
+import signal
 import sys
 from pathlib import Path
-from typing import Annotated
+from types import FrameType
+from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
 from leonardo.errors import LeonardoError
 
+_HINTS = {
+    errno.ENOSPC: "Free some space there, or name another folder (LEONARDO_CACHE, --out, --runs)",
+    errno.EDQUOT: "Free some of your quota, or name another folder (LEONARDO_CACHE, --out, --runs)",
+    errno.EMFILE: "Allow more open files: ulimit -n 4096",
+}
+
+
+class Stopped(KeyboardInterrupt):
+    """A signal asked this process to end; it cleans up as after Ctrl-C."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+class Commands(TyperGroup):
+    """The commands. An expected failure of one is one line and an exit code, never a traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the chosen command."""
+        try:
+            return super().invoke(ctx)
+        except LeonardoError as error:
+            _end(str(error), error.exit_code)
+        except KeyboardInterrupt as error:
+            number = error.number if isinstance(error, Stopped) else signal.SIGINT
+            _end("interrupted; the same command goes on from here", 128 + number)
+        except BrokenPipeError:
+            raise  # nobody reads the output any more: typer ends quietly
+        except OSError as error:
+            hint = _HINTS.get(error.errno or 0, "Make it usable, or name another (LEONARDO_CACHE, --out, --runs)")
+            _end(f"{error.filename or 'A file'}: {error.strerror or error}. {hint}", 3)
+
+
+def _end(line: str, exit_code: int) -> NoReturn:
+    print(f"leonardo: {line}", file=sys.stderr)
+    raise SystemExit(exit_code)
+
+
 app = typer.Typer(
     name="leonardo",
+    cls=Commands,
     help="Agentic RL in terminal sandboxes on Apptainer and Slurm, proven step by step.",
     no_args_is_help=True,
     add_completion=False,
@@ -76,15 +120,17 @@ def _stay_local() -> None:
 
 
 def main() -> None:
-    """Entry point. An expected failure is one line and an exit code, never a traceback."""
-    try:
-        app()
-    except LeonardoError as error:
-        print(f"leonardo: {error}", file=sys.stderr)
-        raise SystemExit(error.exit_code) from None
-    except KeyboardInterrupt:
-        print("leonardo: interrupted; the same command goes on from here", file=sys.stderr)
-        raise SystemExit(130) from None
+    """Entry point."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:  # nohup's choice stands
+            signal.signal(number, _stop)
+    app()
+
+
+def _stop(number: int, frame: FrameType | None) -> NoReturn:
+    for other in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(other, signal.SIG_IGN)  # once is enough: what follows is the clean-up
+    raise Stopped(number)
 
 
 if __name__ == "__main__":

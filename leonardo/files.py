@@ -8,6 +8,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from leonardo.errors import InputError
+
 
 def write_atomic(path: Path, content: bytes | str) -> None:
     """Write ``content`` to ``path`` so that a reader or a crash sees the old file or the new one, never a part."""
@@ -24,6 +26,25 @@ def write_atomic(path: Path, content: bytes | str) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def require_writable(folder: Path) -> None:
+    """Try that ``folder`` can be made and written to, before long work whose outcome goes there. Leaves nothing.
+
+    Raises:
+        InputError: it cannot; says why.
+    """
+    try:
+        place = folder.absolute()
+        while not place.exists():
+            place = place.parent
+        with tempfile.TemporaryFile(dir=place) as stream:
+            stream.write(b"x")
+            stream.flush()
+    except OSError as error:
+        raise InputError(
+            f"{folder} cannot be written to ({error.strerror})", "Make room there, or name another folder"
+        ) from error
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -33,7 +33,7 @@ from leonardo.evaluation import (
     evaluate,
     verdict,
 )
-from leonardo.files import digest_of, machine, write_verdict
+from leonardo.files import digest_of, machine, require_writable, write_verdict
 from leonardo.rollout.atif import to_atif
 from leonardo.rollout.episodes import MakeBackend, run_rollouts
 from leonardo.rollout.prompts import BASH_TOOL, FORMAT_ERROR, SYSTEM_PROMPT
@@ -46,6 +46,7 @@ from leonardo.tasks.task import Task
 
 UPSTREAM = "1cce58a2627c39e41ab2d3033ddbb082787da23a"
 EVALUATION_SEED = 20_000
+LEDGER = "ledger.jsonl"
 LEAST_GAIN = 0.15
 BASE_RANGE = (0.15, 0.65)
 """Outside of it a base leaves too little, or too much, to learn."""
@@ -97,9 +98,12 @@ def run_demo(
     config = config or DemoConfig()
     started = time.monotonic()
     settings = load_site(site)
-    run_folder = runs / f"demo-seed{seed}-{datetime.now(UTC):%Y%m%dT%H%M%S}"
-    run_folder.mkdir(parents=True)
     with _opened(driver_name, console) as choice:
+        for folder in (runs, out_path.parent, settings.cache):
+            require_writable(folder)
+        evidence.verify(runs / LEDGER)  # what comes of this run is appended to it
+        run_folder = runs / f"demo-seed{seed}-{datetime.now(UTC):%Y%m%dT%H%M%S}"
+        run_folder.mkdir()
         demo = _Demo(config, seed, settings, choice, run_folder, console)
         comparison, steps = demo.run()
     seconds = round(time.monotonic() - started, 1)
@@ -119,7 +123,7 @@ def run_demo(
         "infrastructure_failures": sum(step["infrastructure_failures"] for step in steps),
     }
     write_verdict(out_path, ok, figures, demo.pins())
-    evidence.append(runs / "ledger.jsonl", evidence.Evidence("demo", "pass" if ok else "fail", figures, demo.pins()))
+    evidence.append(runs / LEDGER, evidence.Evidence("demo", "pass" if ok else "fail", figures, demo.pins()))
     return DemoOutcome(ok, sentence, found, comparison, run_folder)
 
 

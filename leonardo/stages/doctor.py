@@ -4,7 +4,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from leonardo.files import write_verdict
+from leonardo.files import require_writable, write_verdict
 from leonardo.sandbox.drivers import Finding, survey
 
 _WORDS = {
@@ -16,6 +16,7 @@ _WORDS = {
 
 def doctor_command(out_path: Path) -> int:
     """Try every driver, print a line for each, write ``out_path``. Returns 0 where at least one driver serves."""
+    require_writable(out_path.parent)
     console = Console()
     findings = survey()
     for label, finding in findings.items():

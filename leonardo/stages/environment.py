@@ -7,7 +7,7 @@ from rich.table import Table
 
 from leonardo.assets.progress import ConsoleProgress
 from leonardo.assets.store import AssetStore
-from leonardo.files import write_verdict
+from leonardo.files import require_writable, write_verdict
 from leonardo.gates.environment import GateReport, run_gates
 from leonardo.gates.leftovers import become_subreaper, belongings, left_over, own_temporary_folder
 from leonardo.sandbox.drivers import open_driver
@@ -27,6 +27,8 @@ def gates_command(
     with own_temporary_folder():
         before = belongings(root)
         with open_driver(driver_name) as driver:
+            for folder in (out_path.parent, root):
+                require_writable(folder)
             if driver.degraded:
                 _say(console, f"driver {driver.name}, degraded: {driver.degraded}")
             with ConsoleProgress(console) as progress:

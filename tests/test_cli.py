@@ -1,0 +1,82 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from leonardo.errors import InfrastructureError, InputError
+from leonardo.sandbox.drivers import open_driver
+from tests.gates.test_environment import ROW, write_rows
+
+ROOT = Path(__file__).parents[1]
+
+
+def command(*arguments: str | Path) -> list[str]:
+    return [sys.executable, "-m", "leonardo.cli", *map(str, arguments)]
+
+
+def run(*arguments: str | Path, **settings: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(*arguments), capture_output=True, text=True, cwd=ROOT, timeout=60, **settings)
+
+
+@pytest.mark.parametrize("name", ["demo", "gates", "doctor"])
+def test_every_command_has_help(name: str) -> None:
+    result = run(name, "--help")
+    assert result.returncode == 0
+    assert "Usage" in result.stdout
+
+
+def test_a_folder_that_cannot_be_made_is_one_line_before_any_work(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for arguments in (("doctor", "--out", tmp_path / "file" / "out"), ("demo", "--runs", tmp_path / "file" / "runs")):
+        result = run(*arguments)
+        assert result.returncode in (
+            InputError.exit_code,
+            InfrastructureError.exit_code,
+        )
+        assert len(result.stderr.splitlines()) == 1
+        assert result.stderr.startswith("leonardo: ")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_it_in_one_line_with_nothing_left(tmp_path: Path, site: object, number: signal.Signals) -> None:
+    """While a set-up runs that would take long."""
+    try:
+        open_driver().close()
+    except InfrastructureError as error:
+        pytest.skip(str(error))
+    post = "Bootstrap: docker\nFrom: tiny:1\n\n%post\n    sleep 1234.5 & sleep 1234.5\n"
+    rows = write_rows(tmp_path / "rows.jsonl", ROW | {"container_def": post})
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    arguments = command("gates", rows, "--out", tmp_path / "out", "--site", tmp_path / "site.yaml")
+    with subprocess.Popen(
+        arguments, cwd=ROOT, stderr=subprocess.PIPE, text=True, env=os.environ | {"TMPDIR": str(temporary)}
+    ) as process:
+        deadline = time.monotonic() + 60
+        while not (below := sleepers(process.pid)) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        process.send_signal(number)
+        _, complaint = process.communicate(timeout=20)
+    assert below
+    assert process.returncode == 128 + number
+    assert complaint == "leonardo: interrupted; the same command goes on from here\n"
+    assert not any(Path(f"/proc/{sleeper}").exists() for sleeper in below)
+    assert not list(temporary.iterdir())
+    assert not (tmp_path / "out" / "gates.json").exists()
+
+
+def sleepers(process: int) -> list[int]:
+    """The set-up's processes below ``process``."""
+    found = []
+    for child in Path(f"/proc/{process}/task/{process}/children").read_text().split():
+        try:
+            if b"1234.5" in Path(f"/proc/{child}/cmdline").read_bytes():
+                found.append(int(child))
+            found += sleepers(int(child))
+        except OSError:
+            continue
+    return found
