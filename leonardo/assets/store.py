@@ -18,9 +18,10 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from leonardo.assets.bases import Base, Bases
-from leonardo.assets.manifest import ManifestEntry, SetUpRecord, update_manifest
+from leonardo.assets.manifest import ManifestEntry, SetUpRecord, read_manifest, update_manifest
 from leonardo.assets.prepared import PreparedState
 from leonardo.assets.progress import BuildProgress
 from leonardo.assets.setup import Plan, SetUps, plan_of
@@ -65,6 +66,7 @@ class AssetStore:
         self._set_ups = SetUps(root, self._unpacked, driver, self._bases, timeout, limits)
         self._known_bases: dict[str, Base] = {}
         self._prepared: dict[str, PreparedState] = {}
+        self._built: dict[str, dict[str, Any]] = {}
         self._layer_locks: dict[str, threading.Lock] = {}
         self._lock = threading.Lock()
 
@@ -199,6 +201,23 @@ class AssetStore:
         stack = LayerStack(self._layer(base.archive, base.digest), deltas, entry.environment, record.own)
         # two threads may get here at once: they have made the same
         return self._prepared.setdefault(task.digest, PreparedState(entry.prepared, stack))
+
+    def named(self, digest: str) -> PreparedState:
+        """The prepared state that the manifest names by ``digest``, unpacked on this node.
+
+        Raises:
+            InputError: the manifest has none of that name.
+        """
+        if digest not in self._built:
+            entries = read_manifest(self.root / "manifest.json").values()
+            self._built = {entry["prepared"]: entry for entry in entries if entry.get("prepared")}
+        entry = self._built.get(digest)
+        if entry is None:
+            raise InputError(f"{self.root} has no prepared state {digest}", "Build it first")
+        record = SetUpRecord.from_json(entry["set_up"])
+        deltas = (self._layer(self._set_ups.archive(record.delta), record.delta),) if record.delta else ()
+        base = self._layer(self.root / "bases" / f"{entry['base']}.tar", entry["base"])
+        return PreparedState(digest, LayerStack(base, deltas, entry["environment"], record.own))
 
     def _base(self, image: str, note: Callable[[str], None]) -> Base:
         with self._lock:
