@@ -12,7 +12,8 @@ DRIVER ?= auto
 TASKS ?= ../shared/tmax-sample/tasks.jsonl
 JOBS ?= 2
 
-.PHONY: help setup demo gates test lint format apptainer upstream bench-sandbox doctor clean
+.PHONY: help setup demo gates test lint format apptainer upstream bench-sandbox apply-patches unapply-patches diff new-patch \
+	refresh-patches rebase-patches continue-patches abort-patches check-patches doctor clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  \033[1m%-16s\033[0m %s\n", $$1, $$2}'
@@ -47,6 +48,34 @@ apptainer: ## Install Apptainer: the distribution's, or repacked for Debian 12; 
 
 upstream: ## Fetch the upstream submodule, sparsely (training/open-instruct and rl_data only); UPSTREAM=dir for a mirror
 	@tools/fetch-upstream.sh "$(UPSTREAM)"
+
+apply-patches: setup ## Put the patch stack on upstream/ (branch leonardo/<pin>)
+	@[ -e upstream/.git ] || tools/fetch-upstream.sh "$(UPSTREAM)"
+	@$(LEONARDO) patches apply
+
+unapply-patches: setup ## Leave upstream/ as it was fetched
+	@$(LEONARDO) patches unapply
+
+diff: setup ## The inserted lines with upstream's around them; PATCH=NNNN for one patch
+	@$(LEONARDO) patches diff --patch "$(PATCH)"
+
+new-patch: setup ## Make the edits in upstream/ a new patch: NAME=area-verb
+	@$(LEONARDO) patches new "$(NAME)"
+
+refresh-patches: setup ## Write edits in upstream/ back to the last patch, or to PATCH=NNNN
+	@$(LEONARDO) patches refresh --patch "$(PATCH)"
+
+rebase-patches: setup ## Carry the stack to another commit of upstream: ONTO=commit
+	@$(LEONARDO) patches rebase "$(ONTO)"
+
+continue-patches: setup ## Go on after a conflict or an interruption
+	@$(LEONARDO) patches continue
+
+abort-patches: setup ## Go back to before the conflict or the interruption
+	@$(LEONARDO) patches abort
+
+check-patches: setup ## Hold the patch stack to its rules; needs no checkout; writes out/check-patches.json
+	@$(LEONARDO) patches check
 
 bench-sandbox: setup ## Time the sandbox drivers of this machine; writes out/bench-sandbox.json
 	@$(VENV)/bin/python benchmarks/sandbox.py

@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from leonardo.errors import LeonardoError
+from leonardo.overlay.commands import patches_app
 
 _HINTS = {
     errno.ENOSPC: "Free some space there, or name another folder (LEONARDO_CACHE, --out, --runs)",
@@ -60,6 +61,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(patches_app)
 
 Site = Annotated[str, typer.Option(help="Site file: a name in launch/sites or a path.")]
 DriverName = Annotated[str, typer.Option(help="Sandbox driver: auto, namespaces or apptainer.")]
