@@ -103,7 +103,7 @@ def run_demo(
             require_writable(folder)
         evidence.verify(runs / LEDGER)  # what comes of this run is appended to it
         run_folder = runs / f"demo-seed{seed}-{datetime.now(UTC):%Y%m%dT%H%M%S}"
-        run_folder.mkdir()
+        run_folder.mkdir(parents=True)
         demo = _Demo(config, seed, settings, choice, run_folder, console)
         comparison, steps = demo.run()
     seconds = round(time.monotonic() - started, 1)
