@@ -121,6 +121,7 @@ def _watch(holder: int, opener: socket.socket | None, lifeline: int, driver_proc
     while True:
         ready = dict(poll.poll())
         if wake_read in ready:
+            os.read(wake_read, 4096)  # newuidmap's end also woke us
             process, status = os.waitpid(holder, os.WNOHANG)
             if process:
                 code = os.waitstatus_to_exitcode(status)
