@@ -16,7 +16,7 @@ JOBS ?= 2
 	refresh-patches rebase-patches continue-patches abort-patches check-patches doctor clean
 
 help: ## List the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  \033[1m%-16s\033[0m %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  \033[1m%-17s\033[0m %s\n", $$1, $$2}'
 	@echo "Variables: SEED=$(SEED) SITE=$(SITE) DRIVER=$(DRIVER) TASKS=$(TASKS) JOBS=$(JOBS) VENV=$(VENV)"
 
 setup: $(VENV)/.ready ## Python environment and system tools (idempotent)

@@ -8,38 +8,42 @@ from typing import Any
 _LOOK = 0.1
 """Seconds between looks at the thread that synchronises."""
 
-
-def announce_pause(trigger: Any) -> None:
-    """The weights' thread has paused the actors. Called by that thread, each time."""
-    _event(trigger).set()
+_EVENT = "leonardo_paused"
 
 
-def expect_pause(trigger: Any) -> None:
-    """A synchronisation is about to be asked for: pauses before now do not count."""
-    _event(trigger).clear()
-
-
-def wait_for_pause(trigger: Any, thread: "Future[Any] | None", timeout: float) -> bool:
-    """Wait until the actors were paused since :func:`expect_pause`, however short that was.
+def expect_pause(trigger: Any, thread: "Future[Any]") -> None:
+    """A synchronisation is about to be asked for; pauses before now do not count.
 
     Args:
-        trigger: the object that asks the thread to synchronise; it carries the event.
-        thread: the thread's future. Where it ended with an exception, that is raised here.
-        timeout: seconds to wait at most.
+        trigger: the object that asks the thread to synchronise.
+        thread: the future of the thread. Both carry the event from now on.
+    """
+    event = threading.Event()
+    setattr(trigger, _EVENT, event)
+    setattr(thread, _EVENT, event)
+
+
+def announce_pause(trigger: Any) -> None:
+    """The actors have been paused. Called by the thread that synchronises, each time."""
+    event = getattr(trigger, _EVENT, None)
+    if event is not None:
+        event.set()
+
+
+def wait_for_pause(thread: "Future[Any]", timeout: float) -> bool:
+    """Wait until the actors have been paused since :func:`expect_pause`, however short that was.
 
     Returns:
-        Whether they were paused; False after ``timeout``, or where the thread has ended without.
+        Whether they have; False after ``timeout`` seconds, or where the thread ended without.
+
+    Raises:
+        Exception: what the thread ended with.
     """
-    event, deadline = _event(trigger), time.monotonic() + timeout
+    event, deadline = getattr(thread, _EVENT), time.monotonic() + timeout
     while not event.wait(_LOOK):
-        if thread is not None and thread.done():
+        if thread.done():
             thread.result()
             return event.is_set()
         if time.monotonic() > deadline:
             return False
     return True
-
-
-def _event(trigger: Any) -> threading.Event:
-    """The event that belongs to ``trigger``; ``setdefault`` on its attributes makes it once for all threads."""
-    return vars(trigger).setdefault("leonardo_paused", threading.Event())

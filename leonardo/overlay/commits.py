@@ -16,11 +16,12 @@ from leonardo.errors import InputError
 from leonardo.overlay.patchfile import HOW_TO_INSERT, read_patch
 from leonardo.overlay.tree import Entry, Tree, git_failed, reason
 
-_FORMAT = (
+_FORMAT_WORDS = (
     "format-patch -1 --stdout -p -U0 --zero-commit --no-signature --no-numbered --full-index --no-renames --text "
     "--no-textconv --no-ext-diff --subject-prefix=PATCH --no-attach --no-thread --no-to --no-cc --no-add-header "
     "--no-notes --no-from --no-base --encode-email-headers"
-).split()  # noqa: SIM905
+)
+_FORMAT = tuple(_FORMAT_WORDS.split())
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Author:
 def author_of(tree: Tree, commit: str) -> Author:
     """The author of a commit."""
     name, mail, date = tree.git("log", "-1", "--format=%an%n%ae%n%ad", "--date=raw", commit).splitlines()
-    return Author(name, mail, date)
+    return Author(name, mail, f"@{date}")
 
 
 def commit_tree(tree: Tree, content: str, parent: str, message: str, author: Author) -> str:
@@ -91,7 +92,7 @@ def _build_one(tree: Tree, parent: str, name: str, text: bytes) -> str:
     address, sent = parseaddr(str(mail["From"])), mail["Date"]
     if not all(address) or sent is None:
         raise InputError(f"{name} has no author and date", "Restore its mail header")
-    author = Author(address[0], address[1], f"{int(sent.datetime.timestamp())} {sent.datetime.strftime('%z')}")
+    author = Author(address[0], address[1], f"@{int(sent.datetime.timestamp())} {sent.datetime.strftime('%z')}")
     body = re.split(r"^diff --git ", text.decode().partition("\n\n")[2], maxsplit=1, flags=re.MULTILINE)[0]
     with tree.index(parent) as environment:
         try:
@@ -123,7 +124,7 @@ class Merged:
 def carry(tree: Tree, commit: str, onto: str, *, base: str | None = None) -> Merged:
     """What ``commit`` changes since ``base`` (its parent), merged three-way into ``onto``."""
     base = base or f"{commit}^"
-    nobody = Author("leonardo", "leonardo@localhost", "0 +0000")
+    nobody = Author("leonardo", "leonardo@localhost", "@0 +0000")
     # merge-tree takes the merge base from history: give it one of two commits on that base
     ours = commit_tree(tree, f"{onto}^{{tree}}", base, "ours", nobody)
     theirs = commit_tree(tree, f"{commit}^{{tree}}", base, "theirs", nobody)

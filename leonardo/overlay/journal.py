@@ -140,7 +140,10 @@ def at_work(path: Path) -> Iterator[Tree]:
                         f"another patches command has been at work on {path} for {_PATIENCE:.0f} s", "Let it end first"
                     ) from None
                 time.sleep(0.05)
-        yield Tree(path, held=(stream.fileno(),))
+        try:
+            yield Tree(path, held=(stream.fileno(),))
+        except GitCommandError as error:
+            raise git_failed("do its part", error) from error
 
 
 def carry_out(tree: Tree, project: Path, journal: Journal, *, again: bool = False) -> list[str]:

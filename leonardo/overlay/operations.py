@@ -22,7 +22,7 @@ from leonardo.overlay.commits import (
 )
 from leonardo.overlay.journal import Journal, Position, State, carry_out, refuse_unfinished
 from leonardo.overlay.page import PAGE, render_page
-from leonardo.overlay.patchfile import NAME, read_patch
+from leonardo.overlay.patchfile import NAME, TEMPLATE, read_patch
 from leonardo.overlay.stack import LOCK, SERIES, Lock, Stack, read_stack
 from leonardo.overlay.tree import Tree, git_failed
 
@@ -222,17 +222,8 @@ def new_patch(tree: Tree, project: Path, stack: Stack, name: str) -> list[str]:
     edited = tree.work_tree()
     if tree_of(tree, now.goal) == edited:
         raise InputError(f"{tree.path} has no edits to make a patch of", "Edit there first, then repeat this")
-    message = f"{match[2]}: {file[6 + len(match[2]) : -6].replace('-', ' ')}\n\n" + "".join(
-        f"{field}: {text}\n"
-        for field, text in (
-            ("Description", "what it inserts"),
-            ("Why", "what upstream lacks"),
-            ("Upstream-Status", "not-submitted (say why)"),
-            ("Drop-When", "what makes it needless"),
-            ("Touches", "-"),
-            ("Test", "tests/..."),
-        )
-    )
+    verb = file[6 + len(match[2]) : -len(".patch")].replace("-", " ")
+    message = f"{match[2]}: {verb}\n\n" + "".join(f"{field}: {text}\n" for field, text in TEMPLATE.items())
     new = _commit_patch(tree, now.goal, edited, file, "", message)
     told = f"{project / 'patches' / file} is made: fill in its header, then make refresh-patches"
     return _store(tree, project, stack, now, [*now.commits, PatchCommit(file, new)], "new-patch", told)
@@ -256,7 +247,7 @@ def tree_of(tree: Tree, commit: str) -> str:
 
 def _loose(tree: Tree, content: str, parent: str) -> str:
     """A commit of the checkout's files, to be merged from."""
-    return commit_tree(tree, content, parent, "edits", Author("leonardo", "leonardo@localhost", "0 +0000"))
+    return commit_tree(tree, content, parent, "edits", Author("leonardo", "leonardo@localhost", "@0 +0000"))
 
 
 def _commit_patch(tree: Tree, parent: str, content: str, name: str, old: str, message: str = "") -> str:
@@ -290,7 +281,7 @@ def _person(tree: Tree) -> Author:
     except GitCommandError as error:
         raise git_failed("tell who you are", error) from error
     mail, _, date = rest.partition("> ")
-    return Author(name, mail, date)
+    return Author(name, mail, f"@{date}")
 
 
 def stack_files(tree: Tree, project: Path, stack: Stack, pin: str, commits: list[PatchCommit]) -> dict[str, str]:

@@ -10,7 +10,17 @@ from email import message_from_string, policy
 
 from leonardo.overlay.tree import ABSENT, ABSENT_MODE
 
-FIELDS = ("Description", "Why", "Upstream-Status", "Drop-When", "Touches", "Test")
+TEMPLATE = {
+    "Description": "what it inserts",
+    "Why": "what upstream lacks",
+    "Upstream-Status": "not-submitted (say why)",
+    "Drop-When": "what makes it needless",
+    "Touches": "-",
+    "Test": "tests/...",
+}
+"""The header of a new patch, to be filled in; ``Touches`` is written by the overlay's commands."""
+
+FIELDS = tuple(TEMPLATE)
 """The header's fields, in their order; every patch has all of them."""
 
 STATUSES = ("not-submitted", "submitted", "accepted", "rejected", "inappropriate")
@@ -132,8 +142,8 @@ def _read_mail(patch: Patch, text: str) -> None:
             patch.fault(1, "missing header field", f"the mail has no {field_name}")
     patch.header = parse_header(body)
     for field_name in FIELDS:
-        if not patch.header.get(field_name):
-            patch.fault(0, "missing header field", f"the header has no {field_name}")
+        if patch.header.get(field_name, "") in ("", TEMPLATE[field_name]):
+            patch.fault(0, "missing header field", f"the header has no {field_name}, or it is not filled in")
     for field_name in patch.header.keys() - set(FIELDS):
         patch.fault(0, "unknown header field", f"{field_name} is none of {', '.join(FIELDS)}")
     status = patch.header.get("Upstream-Status", "")

@@ -16,14 +16,15 @@ ABSENT = "0" * 40
 
 ABSENT_MODE = "000000"
 
-_SETTINGS = (
+_SETTINGS_WORDS = (
     "core.autocrlf=false core.safecrlf=false core.quotePath=true core.hooksPath=/dev/null core.fsmonitor=false "
     "diff.noprefix=false diff.mnemonicPrefix=false diff.renames=false diff.algorithm=myers diff.indentHeuristic=true "
     "diff.interHunkContext=0 diff.suppressBlankEmpty=false apply.ignoreWhitespace=no apply.whitespace=nowarn "
     "merge.conflictStyle=merge merge.renames=true rerere.enabled=false commit.gpgSign=false i18n.commitEncoding=utf-8 "
     "i18n.logOutputEncoding=utf-8 color.ui=false advice.detachedHead=false gc.auto=0 format.signature= "
     "format.useAutoBase=false submodule.recurse=false"
-).split()  # noqa: SIM905
+)
+_SETTINGS = tuple(_SETTINGS_WORDS.split())
 
 _SCRUBBED = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX", "GIT_EXTERNAL_DIFF")
 
