@@ -12,7 +12,7 @@ _PROGRAM_NAMES = """
     tee timeout touch tr true truncate umount uname uniq wc xargs yes
 """
 PROGRAMS = tuple(_PROGRAM_NAMES.split())
-OPTIONAL_PROGRAMS = ("gawk", "mawk", "perl")
+OPTIONAL_PROGRAMS = ("gawk", "mawk", "perl", "mknod", "mount", "pkill", "stty", "su", "tty", "unshare")
 FOLDERS = {"etc": 0o755, "root": 0o700, "tmp": 0o1777, "var": 0o755, "home": 0o755, "workspace": 0o755, "logs": 0o755}
 FILES = {
     "etc/passwd": "root:x:0:0:root:/root:/bin/bash\nwww-data:x:33:33:www-data:/var/www:/bin/sh\n",

@@ -7,6 +7,7 @@ the answer goes. When the holder ends, however it ends, the kernel ends everythi
 
 import gc
 import os
+import platform
 import resource
 import select
 import signal
@@ -16,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from leonardo.sandbox import layers, linux, mounts, sandboxprocess, selftest, watchdog, wire
+from leonardo.sandbox import layers, linux, mounts, sandboxprocess, seccomp, selftest, watchdog, wire
 from leonardo.sandbox.slots import Slots
 
 WATCH_INTERVAL = 0.25  # seconds between looks at the sandboxes' memory, at least
@@ -240,6 +241,7 @@ def hold(control: socket.socket, opener: socket.socket | None) -> None:
         os.chdir("/")
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+        seccomp.program(platform.machine())  # made once: sandboxes inherit it
         gc.disable()  # sandboxes share these pages; a collection would write to them
         wire.send(control, {"ready": True})
     except OSError as error:

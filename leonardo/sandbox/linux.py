@@ -146,6 +146,12 @@ def close_descriptors_except(*kept: int) -> None:
                 pass  # the listing's own descriptor
 
 
+def system_call(number: int, name: str, *arguments: int | bytes) -> int:
+    """syscall(2), for what the C library has no name for."""
+    values = [ctypes.c_char_p(value) if isinstance(value, bytes) else ctypes.c_ulong(value) for value in arguments]
+    return _check(_libc.syscall(ctypes.c_long(number), *values), name)
+
+
 def kernel_version() -> tuple[int, int]:
     """(major, minor) of the running kernel."""
     major, minor = platform.release().split(".")[:2]

@@ -25,6 +25,11 @@ HOSTS = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n127.0.
 
 _NODES = ("null", "zero", "full", "random", "urandom", "tty")
 _LINKS = {"fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1", "stderr": "/proc/self/fd/2"}
+_HIDDEN = ("keys", "key-users")
+_READ_ONLY = ("sys",)
+# files of host root's, which he may read and write although his namespace gives him no capability
+_HIDDEN_FROM_HOST_ROOT = ("kcore", "kmsg", "sysrq-trigger", "timer_list", "sched_debug", "vmallocinfo")
+_READ_ONLY_FOR_HOST_ROOT = ("acpi", "bus", "driver", "fs", "irq", "mtrr", "scsi", "tty")
 _FOLDERS = {"proc": 0o755, "dev": 0o755, "sys": 0o755, "tmp": 0o1777}
 
 
@@ -41,6 +46,7 @@ class Plan:
         files: path inside -> text of a small read-only file that is not part of the writable layer.
         network: share the host's network instead of having a loopback of its own.
         nested: whether the sandbox gets a user namespace of its own below the holder's.
+        host_root: whether uid 0 inside is the host's root, without capabilities there.
         own: files of the uppermost layer that are copied into the writable layer, relative to the root.
     """
 
@@ -53,6 +59,7 @@ class Plan:
     files: dict[str, str] = field(default_factory=dict)
     network: bool = False
     nested: bool = True
+    host_root: bool = False
     own: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -106,6 +113,7 @@ def enter_root(plan: Plan) -> None:
                 os.utime(f"{root}/{name}", ns=times)
     linux.mount("proc", f"{root}/proc", "proc", linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC)
     _make_devices(f"{root}/dev")
+    _protect_kernel_files(f"{root}/proc", as_host_root=plan.host_root)
     for target, content in plan.files.items():
         _place_file(root, target, content)
     for target, source in plan.binds.items():
@@ -135,6 +143,16 @@ def _make_devices(folder: str) -> None:
     os.symlink("pts/ptmx", f"{folder}/ptmx")
     for name, target in _LINKS.items():
         os.symlink(target, f"{folder}/{name}")
+
+
+def _protect_kernel_files(folder: str, *, as_host_root: bool) -> None:
+    """Hide and protect what in /proc is the machine's; nothing in a sandbox may unmount (see systemcalls.py)."""
+    for name in (*_HIDDEN, *(_HIDDEN_FROM_HOST_ROOT if as_host_root else ())):
+        if os.path.exists(f"{folder}/{name}"):
+            linux.bind("/dev/null", f"{folder}/{name}")
+    for name in (*_READ_ONLY, *(_READ_ONLY_FOR_HOST_ROOT if as_host_root else ())):
+        if os.path.exists(f"{folder}/{name}"):
+            linux.bind(f"{folder}/{name}", f"{folder}/{name}", read_only=True)
 
 
 def _ensure_hosts(root: str) -> None:

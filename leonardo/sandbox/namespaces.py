@@ -125,6 +125,7 @@ class NamespacesDriver(Driver):
             disk=limits.disk,
             processes=limits.processes,
             open_files=limits.open_files,
+            host_root=self._identities.root[0] == 0,
         )
 
     def _create(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
-from leonardo.sandbox import layers, linux, mounts, ownfiles, selftest, wire
+from leonardo.sandbox import layers, linux, mounts, ownfiles, seccomp, selftest, wire
 from leonardo.sandbox.server import Server
 
 HOSTNAME = "sandbox"
@@ -129,6 +129,7 @@ def _become_sandbox(
     _limit(plan)
     linux.set_dumpable(False)  # or root in the sandbox could read this process's memory and descriptors
     linux.die_with_parent()
+    seccomp.install()
     channel = socket.socket(fileno=channel_descriptor)
     if test:
         wire.send(channel, {"ready": True, "checks": selftest.check_root()})
