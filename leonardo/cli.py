@@ -45,7 +45,8 @@ class Commands(TyperGroup):
             raise  # nobody reads the output any more: typer ends quietly
         except OSError as error:
             hint = _HINTS.get(error.errno or 0, "Make it usable, or name another (LEONARDO_CACHE, --out, --runs)")
-            _end(f"{error.filename or 'A file'}: {error.strerror or error}. {hint}", 3)
+            where = f"{error.filename}: " if error.filename else ""
+            _end(f"{where}{error.strerror or error}. {hint}", 3)
 
 
 def _end(line: str, exit_code: int) -> NoReturn:
@@ -123,6 +124,10 @@ def _stay_local() -> None:
 
 def main() -> None:
     """Entry point."""
+    try:
+        Path.cwd()
+    except OSError as error:
+        _end(f"the current folder cannot be used ({error.strerror}). Go to another: cd", 2)
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:  # nohup's choice stands
             signal.signal(number, _stop)

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 from pathlib import Path
@@ -12,6 +13,7 @@ from leonardo.errors import FailureClass, InfrastructureError
 from leonardo.site import BootstrapSubstitute
 
 _TIMEOUT = 1200
+_PATIENCE = 5.0  # seconds that it has for its clean-up
 # Nothing of the host stays in the archive: not its mirror, not its resolver, not its name.
 _CLEAN_UP = """
 : > "$1/etc/resolv.conf"
@@ -56,22 +58,46 @@ def bootstrap(substitute: BootstrapSubstitute, release: str, archive: Path) -> N
         # a fixed time stands in for the files that are made rather than unpacked
         environment = os.environ | {"SOURCE_DATE_EPOCH": "1700000000", "LC_ALL": "C.UTF-8"}
         try:
-            result = subprocess.run(
-                command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_TIMEOUT, env=environment
-            )
+            exit_code, complaints = _run(command, environment)
         except subprocess.TimeoutExpired as error:
             raise InfrastructureError(
                 f"mmdebstrap did not finish in {_TIMEOUT} s", "Try again when the mirror is faster", FailureClass.MIRROR
             ) from error
-    if result.returncode != 0:
-        lines = [line for line in result.stderr.splitlines() if line.startswith("E:")] or result.stderr.splitlines()[
-            -1:
-        ]
+    if exit_code != 0:
+        full = "No space left" in complaints
+        lines = [line for line in complaints.splitlines() if line.startswith("E:")] or complaints.splitlines()[-1:]
         raise InfrastructureError(
-            f"mmdebstrap {release} failed ({without_hosts(' '.join(lines))[:300] or f'exit code {result.returncode}'})",
-            "Check that apt-get update works here; as a plain user also that /etc/subuid has a range for you",
-            FailureClass.SPACE if "No space left" in result.stderr else FailureClass.MIRROR,
+            f"mmdebstrap {release} failed ({without_hosts(' '.join(lines))[:300] or f'exit code {exit_code}'})",
+            "Free some space, or name another folder: LEONARDO_CACHE and TMPDIR"
+            if full
+            else "Check that apt-get update works here; as a plain user also that /etc/subuid has a range for you",
+            FailureClass.SPACE if full else FailureClass.MIRROR,
         )
+
+
+def _run(command: list[str], environment: dict[str, str]) -> tuple[int, str]:
+    """Exit code and complaints of mmdebstrap, in a session of its own: when it fails it sends its process group a
+    hang-up. Where it is not waited for to the end, it is asked to end, so that it removes what it has made."""
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        env=environment,
+        start_new_session=True,
+    ) as process:
+        try:
+            _, complaints = process.communicate(timeout=_TIMEOUT)
+        except BaseException:
+            os.killpg(process.pid, signal.SIGTERM)
+            try:
+                process.communicate(timeout=_PATIENCE)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+            raise
+    return process.returncode, complaints
 
 
 def _mmdebstrap(folder: Path) -> str:

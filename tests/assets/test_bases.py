@@ -134,6 +134,14 @@ def test_a_mirror_that_fails_is_one_line_and_leaves_nothing(tmp_path: Path, prog
     assert list((tmp_path / "bases").iterdir()) == []
 
 
+def test_a_hang_up_to_the_process_group_stays_there(tmp_path: Path, programs: Path) -> None:
+    """mmdebstrap sends one when it fails, which would end its caller, too."""
+    install_apt(programs, *APT)
+    install(programs, "mmdebstrap", "kill -HUP 0; sleep 1; exit 1")
+    with pytest.raises(InfrastructureError, match="mmdebstrap bookworm failed"):
+        Bases(tmp_path / "bases", site_with(tmp_path, BaseSource(substitute=SUBSTITUTE))).get("img:1")
+
+
 def test_an_archive_that_is_none(tmp_path: Path) -> None:
     (tmp_path / "x.tar").write_bytes(b"nothing of the kind")
     substitute = {"kind": "archive", "path": tmp_path / "x.tar", "reason": "a test"}
