@@ -41,6 +41,23 @@ def test_a_folder_that_cannot_be_made_is_one_line_before_any_work(tmp_path: Path
         assert result.stderr.startswith("leonardo: ")
 
 
+def test_a_current_folder_that_is_gone_is_one_line(tmp_path: Path) -> None:
+    script = f"cd {tmp_path} && rmdir {tmp_path} && exec {sys.executable} -P -m leonardo.cli doctor"
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    result = subprocess.run(["sh", "-c", script], capture_output=True, text=True, timeout=60, env=environment)
+    assert result.returncode == InputError.exit_code
+    assert result.stderr.startswith("leonardo: the current folder cannot be used")
+
+
+def test_few_open_files_are_made_do_with(tmp_path: Path) -> None:
+    """The sandboxes' own limit may not be above the caller's."""
+    out = tmp_path / "out"
+    script = f"ulimit -n 64; exec {sys.executable} -m leonardo.cli doctor --out {out}"
+    result = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, cwd=ROOT)
+    assert "limit" not in result.stdout
+    assert result.stderr == ""
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_it_in_one_line_with_nothing_left(tmp_path: Path, site: object, number: signal.Signals) -> None:
     """While a set-up runs that would take long."""

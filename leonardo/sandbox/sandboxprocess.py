@@ -148,7 +148,9 @@ def _write(path: str, text: str) -> None:
 
 def _limit(plan: mounts.Plan) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (plan.open_files, plan.open_files))
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)  # the caller's, which nothing below may exceed
+    open_files = plan.open_files if most == resource.RLIM_INFINITY else min(plan.open_files, most)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, open_files))
     if _COUNTS_PROCESSES_BY_NAMESPACE:
         resource.setrlimit(resource.RLIMIT_NPROC, (plan.processes, plan.processes))
 
