@@ -12,7 +12,7 @@ from leonardo.sandbox.backend import SandboxBackend, SandboxOOMError
 from leonardo.tasks.task import Task
 
 VERIFIER_TIMEOUT = 600.0
-_FOLDERS = "/workspace /output /logs/verifier /root"
+_FOLDERS = ("/workspace", "/output", "/logs/verifier", "/root")
 _VERDICT_FOLDER = "/logs/verifier"
 
 
@@ -36,18 +36,15 @@ class Verdict:
 def prepare(backend: SandboxBackend, task: Task, files: Mapping[str, str] | None = None) -> None:
     """Make a fresh sandbox what an episode of ``task`` begins with: its folders, ``/app``, ``files`` and seeds.
 
-    One command does it all, because every command costs a process. Raises InfrastructureError where that fails.
+    One request does it all, and starts no process. Raises InfrastructureError where that fails.
     """
-    script = f"mkdir -p {_FOLDERS} && {{ [ -d /app ] || ln -sfn /workspace /app; }}"
-    for path, content in (files or {}).items():
-        script += f" && printf %s {shlex.quote(content)} > {shlex.quote(path)}"
-    result = backend.run_command(script)
-    if result.exit_code != 0:
-        reason = _end(result.stderr) or f"exit code {result.exit_code}"
+    try:
+        backend.prepare(_FOLDERS, files, {"/app": "/workspace"})
+    except RuntimeError as error:
+        reason = _end(str(error))
         raise InfrastructureError(
-            f"task {task.id}: a fresh sandbox cannot be prepared ({reason})",
-            "The image needs bash and coreutils, and a writable root",
-        )
+            f"task {task.id}: a fresh sandbox cannot be prepared ({reason})", "The image needs a writable root"
+        ) from error
     if task.seeds:
         backend.put_archive("/workspace", archive_of(task.seeds))
 

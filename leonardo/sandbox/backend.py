@@ -1,7 +1,9 @@
 """The sandbox interface: the methods, result and exceptions of upstream's ``SandboxBackend``
 (``open_instruct/environments/backends.py``), so that a driver of ours can be handed to upstream unchanged."""
 
+import shlex
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -48,6 +50,26 @@ class SandboxBackend(ABC):
     @abstractmethod
     def put_archive(self, root: str, tar_bytes: bytes) -> None:
         """Extract a tar archive below ``root``; nothing is written outside of ``root``."""
+
+    def prepare(
+        self,
+        folders: Sequence[str] = (),
+        files: Mapping[str, str | bytes] | None = None,
+        links: Mapping[str, str] | None = None,
+    ) -> None:
+        """Several steps of a reset as one: make ``folders``, write ``files`` (path -> content, mode 755), and make each
+        of ``links`` (path -> target) whose path is not a folder. Raises RuntimeError where one fails."""
+        steps = [f"mkdir -p {shlex.join(folders)}"] if folders else []
+        steps += [
+            f"{{ [ -d {path} ] || ln -sfn {target} {path}; }}"
+            for path, target in ((shlex.quote(path), shlex.quote(target)) for path, target in (links or {}).items())
+        ]
+        for path, content in (files or {}).items():
+            self.write_file(path, content)
+            steps.append(f"chmod 755 {shlex.quote(path)}")
+        result = self.run_command(" && ".join(steps)) if steps else ExecutionResult("", "", 0)
+        if result.exit_code != 0:
+            raise RuntimeError(result.stderr.strip() or f"exit code {result.exit_code}")
 
     @abstractmethod
     def close(self) -> None:

@@ -2,7 +2,7 @@
 
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -145,6 +145,26 @@ class ServedBackend(SandboxBackend):
             answer = self._guarded(lambda channel: channel.call({"do": "write", "path": path}, data))
         if "error" in answer.header:
             raise RuntimeError(f"write_file failed for {path!r}: {answer.header['message']}")
+
+    def prepare(
+        self,
+        folders: Sequence[str] = (),
+        files: Mapping[str, str | bytes] | None = None,
+        links: Mapping[str, str] | None = None,
+    ) -> None:
+        contents = {
+            path: content.encode() if isinstance(content, str) else content for path, content in (files or {}).items()
+        }
+        header = {
+            "do": "prepare",
+            "folders": list(folders),
+            "links": dict(links or {}),
+            "sizes": {path: len(content) for path, content in contents.items()},
+        }
+        with self._timings.measure("prepare"):
+            answer = self._guarded(lambda channel: channel.call(header, b"".join(contents.values())))
+        if "error" in answer.header:
+            raise RuntimeError(answer.header["message"])
 
     def read_file(self, path: str, binary: bool = False) -> str | bytes:
         with self._timings.measure("file"):

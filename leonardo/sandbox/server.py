@@ -115,6 +115,9 @@ class Server:
                 case "write":
                     serverfiles.write(header["path"], message.blob)
                     _answer(reply, {})
+                case "prepare":
+                    serverfiles.prepare(header["folders"], header["links"], header["sizes"], message.blob)
+                    _answer(reply, {})
                 case "read":
                     _answer(reply, {}, serverfiles.read(header["path"]))
                 case "listing":

@@ -382,3 +382,20 @@ def test_times_are_recorded(sandbox: SandboxBackend, driver: Driver) -> None:
     assert summary["command"]["count"] >= 1
     assert 0 < summary["command"]["p50"] <= summary["command"]["p95"]
     assert summary["start"]["p50"] > 0
+
+
+def test_a_preparation_is_one_request(sandbox: SandboxBackend) -> None:
+    sandbox.run_command("mkdir /folder; ln -s nowhere /dangling")
+    sandbox.prepare(
+        ["/made/deep", "/workspace"],
+        {"/made/wrapper": "#!/bin/sh\necho wrapped", "/made/bytes": b"\xff\0"},
+        {"/app": "/workspace", "/folder": "/workspace", "/dangling": "/workspace"},
+    )
+    assert sandbox.run_command("/made/wrapper; readlink /app /dangling; [ -L /folder ] || echo kept").stdout == (
+        "wrapped\n/workspace\n/workspace\nkept\n"
+    )
+    assert sandbox.read_file("/made/bytes", binary=True) == b"\xff\0"
+    with pytest.raises(RuntimeError, match=r"Not a directory|File exists"):
+        sandbox.prepare(["/made/wrapper/below"])
+    SandboxBackend.prepare(sandbox, ["/plain"], {"/plain/file": "x"}, {"/plain/link": "file"})  # what others inherit
+    assert sandbox.run_command("stat -c '%a %N' /plain/*").stdout.split("\n")[0] == "755 '/plain/file'"
