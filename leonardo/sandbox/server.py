@@ -7,7 +7,6 @@ brings a socket of its own for its answer, so that commands run side by side.
 
 import contextlib
 import encodings.idna  # noqa: F401 - the socket module loads it late otherwise
-import fcntl
 import os
 import select
 import signal
@@ -71,6 +70,7 @@ class Server:
 
     def serve(self) -> None:
         """Answer requests until the channel closes."""
+        _reserve_descriptors()
         wake_read, wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -137,7 +137,7 @@ class Server:
         if argv is None:
             _answer(reply, {"exit_code": 127, "timed_out": False, "sizes": [0, -1]}, b"bash: not found in the image\n")
             return
-        pipes = [_pipe()] if header.get("merge") else [_pipe(), _pipe()]
+        pipes = [os.pipe2(os.O_CLOEXEC) for _ in range(1 if header.get("merge") else 2)]
         reads, writes = [pipe[0] for pipe in pipes], [pipe[1] for pipe in pipes]
         actions = [(os.POSIX_SPAWN_DUP2, writes[0], 1), (os.POSIX_SPAWN_DUP2, writes[-1], 2)]
         if script is not None:
@@ -290,13 +290,10 @@ class Server:
         return pairs
 
 
-def _pipe() -> tuple[int, int]:
-    """A pipe whose numbers stay clear of those that a command is given."""
-    ends = os.pipe2(os.O_CLOEXEC)
-    moved = tuple(fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, _LOWEST_DESCRIPTOR) for end in ends)
-    for end in ends:
-        os.close(end)
-    return moved[0], moved[1]
+def _reserve_descriptors() -> None:
+    """Take the numbers that a command may be given, so that no pipe gets one of them."""
+    while os.dup(0) < _LOWEST_DESCRIPTOR - 1:
+        pass
 
 
 def _find_program(name: str, search_path: str) -> str | None:
