@@ -9,10 +9,10 @@ import contextlib
 import os
 import select
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +22,7 @@ from leonardo.sandbox import identities
 from leonardo.sandbox.client import HolderClient, Join, LayerReference, layer_reference
 from leonardo.sandbox.driver import LayerStack, Limits
 from leonardo.sandbox.identities import Identities
-from leonardo.sandbox.mounts import Plan
+from leonardo.sandbox.mounts import HOST, Plan
 from leonardo.sandbox.namespaces import NamespacesDriver
 from leonardo.sandbox.served import Life
 
@@ -78,20 +78,37 @@ class Apptainer:
         for number, layer in enumerate(layers):
             quoted = str(layer).replace('"', '""')
             binds.append(f'type=bind,"source={quoted}",destination=/layers/{number}')
+        return self._exec(self._image, binds)
+
+    def start_with_host(self, image: Path | None = None) -> "Container":
+        """Start a container that waits and shows the host's files at :data:`leonardo.sandbox.mounts.HOST`.
+
+        ``image``: what its root is, for example a SIF, which must have ``sh`` and ``cat``; else the host's programs.
+        """
+        binds = [] if image else [f"type=bind,source=/{name},destination=/{name},ro" for name in real_folders()]
+        return self._exec(image or self._image, [*binds, f"type=bind,source=/,destination={HOST}"])
+
+    def _exec(self, image: Path, binds: list[str]) -> "Container":
         command = [
             *[str(self._program), "--silent", "exec", "--containall", "--no-home", "--cleanenv"],
             *(["--fakeroot"] if os.geteuid() else []),  # root has no line in /etc/subuid, and needs none
             *(word for bind in binds for word in ("--mount", bind)),
-            *[str(self._image), "sh", "-c", "echo ready; exec cat"],
+            *[str(image), "sh", "-c", "echo ready; exec cat"],
         ]
         return Container(command, self._environment)
 
 
 class Container:
-    """A running ``apptainer exec`` that ends when its standard input does, also if this process is killed."""
+    """A running ``apptainer exec`` that ends when its standard input does, also if this process is killed.
+
+    Attributes:
+        process: the program in it, whose namespaces can be entered.
+        servers: the FUSE processes that Apptainer started for its file systems.
+    """
 
     def __init__(self, command: list[str], environment: dict[str, str]) -> None:
         self._complaints = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the container
+        self._server_handles: list[int] = []
         # a socket, since unlike a pipe it can be shut down while a process that the caller forked holds it open, too
         self._input, theirs = socket.socketpair()
         try:
@@ -111,7 +128,8 @@ class Container:
             theirs.close()
         try:
             self._wait_until_ready()
-            self.process = _innermost(self._process.pid)
+            self.process, self.servers = _innermost(self._process.pid)
+            self._server_handles = [handle for server in self.servers if (handle := _open_process(server)) is not None]
         except BaseException:
             self.close()
             raise
@@ -134,16 +152,30 @@ class Container:
             self._input.shutdown(socket.SHUT_RDWR)
         self._input.close()
 
+    @property
+    def alive(self) -> bool:
+        """Whether it runs."""
+        return self._process.poll() is None
+
     def close(self) -> None:
-        """End it: gently first, since a killed Apptainer leaves its helpers behind."""
+        """End it: gently first, since a killed Apptainer leaves its helpers behind; those that stay are killed."""
         self._end_input()
         try:
             self._process.wait(END_PATIENCE)
         except subprocess.TimeoutExpired:
+            self._end_servers()  # one that hangs can hold up the kernel's end of all that waits for it
             self._process.kill()
             self._process.wait()
+        self._end_servers()
         self._process.stdout.close()
         self._complaints.close()
+
+    def _end_servers(self) -> None:
+        while self._server_handles:
+            handle = self._server_handles.pop()
+            with contextlib.suppress(OSError):
+                signal.pidfd_send_signal(handle, signal.SIGKILL)
+            os.close(handle)
 
 
 class ContainerLife:
@@ -276,7 +308,7 @@ def make_image(folder: Path) -> Path:
                 (folder / name).symlink_to(host.readlink())
         elif host.is_dir():
             (folder / name).mkdir(exist_ok=True)
-    for name in ("proc", "sys", "dev", "tmp", "etc", "var/tmp", "root"):
+    for name in ("proc", "sys", "dev", "tmp", "etc", "var/tmp", "root", HOST.lstrip("/")):
         (folder / name).mkdir(parents=True, exist_ok=True)
     for number in range(MOST_LAYERS):
         (folder / "layers" / str(number)).mkdir(parents=True, exist_ok=True)
@@ -298,12 +330,21 @@ def _as_inside(layer: LayerReference, number: int) -> LayerReference:
     return {**layer, "path": f"/layers/{number}"}
 
 
-def _innermost(process: int) -> int:
-    """The last descendant of ``apptainer exec``: the program in the container."""
-    end = time.monotonic() + START_PATIENCE
-    while time.monotonic() < end:
-        children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
-        if not children:
-            return process
-        process = int(children[-1])
-    return process
+def _innermost(process: int) -> tuple[int, tuple[int, ...]]:
+    """The program in the container of an ``apptainer exec``, and the FUSE processes beside it."""
+    servers: list[int] = []
+    while True:
+        children = [int(child) for child in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+        fuse = [child for child in children if "fuse" in Path(f"/proc/{child}/comm").read_text()]
+        servers += fuse
+        others = [child for child in children if child not in fuse]
+        if not others:
+            return process, tuple(servers)
+        process = others[-1]
+
+
+def _open_process(process: int) -> int | None:
+    try:
+        return os.pidfd_open(process)
+    except OSError:
+        return None  # an old kernel, or it has ended

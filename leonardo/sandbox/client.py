@@ -30,13 +30,18 @@ class HolderGoneError(Exception):
 
 @dataclass(frozen=True)
 class Join:
-    """Namespaces (``user``, ``mnt``) of a process for the guard to enter, in this order.
+    """Namespaces (``user``, ``pid``, ``mnt``) of a process for the guard to enter, in this order.
 
     In a user namespace that was entered the ids are mapped already; the holder then makes none of its own.
+    ``image``: the holder makes the container's root a layer and the host's files, which the container shows at
+    :data:`leonardo.sandbox.mounts.HOST`, its own root. ``servers``: processes that serve the container's root (FUSE);
+    if one ends or hangs, the holder is ended.
     """
 
     process: int
     kinds: tuple[str, ...]
+    image: bool = False
+    servers: tuple[int, ...] = ()
 
 
 LayerReference = dict[str, str]
@@ -73,6 +78,8 @@ class HolderClient:
             # a holder that is not the caller on the host may not reach the caller's folders
             "opens": os.geteuid() == 0 and identities.root[0] != 0,
             "driver_process": os.getpid(),
+            "image": bool(join and join.image),
+            "servers": list(join.servers) if join else [],
             "join": {"process": join.process, "kinds": join.kinds} if join else {"process": 0, "kinds": []},
         }
         package_root = str(Path(__file__).resolve().parents[2])

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from leonardo.errors import FailureClass, InfrastructureError, InputError
 from leonardo.sandbox import identities
 from leonardo.sandbox.apptainer import ApptainerDriver
+from leonardo.sandbox.apptainerholder import ApptainerHolderDriver
+from leonardo.sandbox.fusedriver import FuseDriver
 from leonardo.sandbox.identities import NoRangeError
 from leonardo.sandbox.namespaces import NamespacesDriver
 
 VARIABLE = "LEONARDO_DRIVER"
 """Environment variable that names the driver where the caller leaves the choice open."""
-
-NAMES = ("auto", "namespaces", "apptainer")
 
 
 @dataclass(frozen=True)
@@ -71,14 +71,23 @@ def _one_id() -> NamespacesDriver:
 
 
 MANY_IDS = Candidate("namespaces", lambda: NamespacesDriver(identities.full()))
-ONE_ID = Candidate("namespaces with one id", _one_id)
+ONE_ID = Candidate("namespaces-one-id", _one_id)
+APPTAINER_HOLDER = Candidate("apptainer-holder", ApptainerHolderDriver)
+FUSE = Candidate("namespaces-fuse", lambda: FuseDriver(identities.full()))
 APPTAINER = Candidate("apptainer", ApptainerDriver)
 
+CANDIDATES = (MANY_IDS, APPTAINER_HOLDER, ONE_ID, FUSE, APPTAINER)
+"""Every driver, in the order in which they are tried: the fullest and fastest first."""
+
 _ORDERS = {
-    "auto": (MANY_IDS, APPTAINER, ONE_ID),
+    "auto": CANDIDATES,
     "namespaces": (MANY_IDS, ONE_ID),
+    "apptainer-holder": (APPTAINER_HOLDER,),
+    "namespaces-one-id": (ONE_ID,),
+    "namespaces-fuse": (FUSE,),
     "apptainer": (APPTAINER,),
 }
+NAMES = tuple(_ORDERS)
 
 
 def open_driver(name: str = "auto") -> NamespacesDriver:
@@ -119,7 +128,7 @@ class Finding:
 def survey() -> dict[str, Finding]:
     """Try every driver; label -> finding."""
     findings = {}
-    for candidate in (MANY_IDS, APPTAINER, ONE_ID):
+    for candidate in CANDIDATES:
         try:
             with candidate.opened() as driver:
                 findings[candidate.label] = Finding(True, driver.degraded)

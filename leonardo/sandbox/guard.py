@@ -14,8 +14,9 @@ import subprocess
 import sys
 from typing import Any, NoReturn
 
-from leonardo.sandbox import linux, slots, wire
+from leonardo.sandbox import linux, mounts, slots, wire
 from leonardo.sandbox.holder import hold
+from leonardo.sandbox.servers import HUNG, Servers, say
 
 TITLE = "sandbox"
 """What processes that serve sandboxes are called; a sandbox sees its process 1 under this name."""
@@ -26,17 +27,20 @@ def main() -> NoReturn:
     control_descriptor, lifeline = int(sys.argv[1]), int(sys.argv[2])
     settings = json.loads(sys.argv[3])
     linux.set_title(TITLE)
+    servers = Servers(settings["servers"])
     control = socket.socket(fileno=control_descriptor)
     try:
-        holder, opener = _start_holder(control, settings)
+        holder, opener = _start_holder(control, settings, servers)
     except OSError as error:
         wire.send(control, {"error": str(error), "errno": error.errno})
         os._exit(1)
     control.close()
-    _watch(holder, opener, lifeline, settings["driver_process"])
+    _watch(holder, opener, lifeline, settings["driver_process"], servers)
 
 
-def _start_holder(control: socket.socket, settings: dict[str, Any]) -> tuple[int, socket.socket | None]:
+def _start_holder(
+    control: socket.socket, settings: dict[str, Any], servers: Servers
+) -> tuple[int, socket.socket | None]:
     mine, its = socket.socketpair() if settings["opens"] else (None, None)
     go_read, go_write = os.pipe2(os.O_CLOEXEC)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})  # until it is waited for
@@ -47,6 +51,8 @@ def _start_holder(control: socket.socket, settings: dict[str, Any]) -> tuple[int
     ]
     for kind, descriptor in namespaces:
         _enter(kind, descriptor)
+    if settings["image"]:
+        mounts.keep_image()
     own_users = linux.CLONE_NEWUSER if settings["maps"] else 0
     process = linux.clone(own_users | linux.CLONE_NEWNS | linux.CLONE_NEWPID)
     if not process:
@@ -54,12 +60,14 @@ def _start_holder(control: socket.socket, settings: dict[str, Any]) -> tuple[int
         os.close(go_write)
         if os.read(go_read, 1) == b"g":
             os.close(go_read)
-            hold(control, its)
+            hold(control, its, settings["image"])
         os._exit(1)
     os.close(go_read)
     try:
         _map_ids(processes, process, settings)
         os.write(go_write, b"g")
+        if settings["image"]:
+            servers.ask_about(mounts.IMAGE, _namespace(processes, process, "mnt"))
         if mine is not None:
             # to open layers for it, with this process's own rights (see slots.py)
             _enter("mnt", _namespace(processes, process, "mnt"))
@@ -99,12 +107,13 @@ def _namespace(processes: int, process: int, kind: str) -> int:
 
 
 def _enter(kind: str, descriptor: int) -> None:
-    """Join a namespace (``user``, ``mnt``)."""
-    linux.join_namespace(descriptor, {"user": linux.CLONE_NEWUSER, "mnt": linux.CLONE_NEWNS}[kind])
+    """Join a namespace (``user``, ``pid``, ``mnt``)."""
+    flag = {"user": linux.CLONE_NEWUSER, "pid": linux.CLONE_NEWPID, "mnt": linux.CLONE_NEWNS}[kind]
+    linux.join_namespace(descriptor, flag)
     os.close(descriptor)
 
 
-def _watch(holder: int, opener: socket.socket | None, lifeline: int, driver_process: int) -> NoReturn:
+def _watch(holder: int, opener: socket.socket | None, lifeline: int, driver_process: int, servers: Servers) -> NoReturn:
     """Until the driver or the holder ends. A parent-death signal would not do: it follows a thread, not a process."""
     wake_read, wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
@@ -118,18 +127,23 @@ def _watch(holder: int, opener: socket.socket | None, lifeline: int, driver_proc
         pass  # an old kernel, or it has gone already: the lifeline tells
     for descriptor in (wake_read, *ends, *([opener] if opener else [])):
         poll.register(descriptor, select.POLLIN)
+    servers.register(poll)
     while True:
-        ready = dict(poll.poll())
+        ready = dict(poll.poll(servers.patience))
         if wake_read in ready:
             os.read(wake_read, 4096)  # newuidmap's end also woke us
             process, status = os.waitpid(holder, os.WNOHANG)
             if process:
                 code = os.waitstatus_to_exitcode(status)
                 os._exit(code if code >= 0 else 128 - code)
-        if ends & ready.keys():
+        complaint = servers.complaint(ready)
+        if complaint or ends & ready.keys():
+            servers.end()  # first: the holder's end can wait for them
             os.kill(holder, signal.SIGKILL)
             os.waitpid(holder, 0)
-            os._exit(0)
+            if complaint:
+                say(complaint)
+            os._exit(HUNG if complaint else 0)
         if opener and opener.fileno() in ready:
             try:
                 slots.serve_opener(opener)

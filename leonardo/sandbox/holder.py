@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from leonardo.sandbox import layers, linux, mounts, sandboxprocess, seccomp, selftest, watchdog, wire
+from leonardo.sandbox import fuseoverlay, layers, linux, mounts, sandboxprocess, seccomp, selftest, watchdog, wire
 from leonardo.sandbox.slots import Slots
 
 WATCH_INTERVAL = 0.25  # seconds between looks at the sandboxes' memory, at least
@@ -213,6 +213,8 @@ class Holder:
 
 def _ending(status: int) -> str:
     code = os.waitstatus_to_exitcode(status)
+    if code == fuseoverlay.GONE:
+        return "fuse-overlayfs, which serves its files, ended or hung"
     return f"killed by signal {-code}" if code < 0 else f"exit code {code}"
 
 
@@ -224,8 +226,11 @@ def _answer(reply: socket.socket, header: dict[str, Any]) -> None:
             pass  # a caller that has gone needs no answer
 
 
-def hold(control: socket.socket, opener: socket.socket | None) -> None:
-    """Become the holder: this process is already process 1 of its namespaces, with its ids mapped. Never returns."""
+def hold(control: socket.socket, opener: socket.socket | None, image: bool) -> None:
+    """Become the holder: this process is already process 1 of its namespaces, with its ids mapped. Never returns.
+
+    ``image``: the root is a container's, which is to be a layer; the host's files are at :data:`mounts.HOST`.
+    """
     try:
         linux.die_with_parent()
         os.setresgid(0, 0, 0)
@@ -233,8 +238,10 @@ def hold(control: socket.socket, opener: socket.socket | None) -> None:
         linux.set_dumpable(True)  # the change of user forbade it, and with it the writing of the sandboxes' id maps
         linux.die_with_parent()
         linux.mount(None, "/", None, linux.MS_REC | linux.MS_PRIVATE)
-        linux.mount("proc", "/proc", "proc", linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC)
-        linux.mount("tmpfs", mounts.STAGE, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "size=1m,mode=755")
+        if image:
+            mounts.return_to_host()
+        else:
+            mounts.mount_stage("")
         for folder in (mounts.SCRATCH, mounts.LAYERS):
             os.mkdir(folder, 0o755)
         os.umask(0o022)

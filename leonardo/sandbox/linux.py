@@ -76,6 +76,13 @@ def pivot_root_here(folder: str) -> None:
     os.chdir("/")
 
 
+def pivot_root(folder: str, old: str) -> None:
+    """Make ``folder`` (a mount point) the root of this mount namespace; the old root appears at ``old`` below it."""
+    os.chdir(folder)
+    _check(_libc.syscall(_number("pivot_root"), b".", os.fsencode(old)), "pivot_root")
+    os.chdir("/")
+
+
 def clone(flags: int) -> int:
     """fork(2) into new namespaces (``CLONE_NEW*``). Only for a process with one thread."""
     arguments = [ctypes.c_ulong(flags | signal.SIGCHLD), *[ctypes.c_ulong(0)] * 4]

@@ -9,7 +9,7 @@ nothing that tasks use needs it. /tmp is a folder of the image like any other.
 import contextlib
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
@@ -19,6 +19,12 @@ STAGE = "/sys"
 """Where a holder keeps its own tmpfs, in its own mount namespace: a folder that every host has, with no layer below."""
 SCRATCH = f"{STAGE}/scratch"
 LAYERS = f"{STAGE}/layers"
+
+HOST = "/mnt"
+"""Where a container that a holder enters shows the host's root: a folder that nearly every image has."""
+IMAGE = f"{STAGE}/image"
+"""Where such a holder has the container's own root."""
+_OLD_ROOT = f"{STAGE}/old-root"
 
 SHARED_MEMORY = 64 << 20
 HOSTS = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n127.0.1.1\tsandbox\n"
@@ -47,6 +53,7 @@ class Plan:
         network: share the host's network instead of having a loopback of its own.
         nested: whether the sandbox gets a user namespace of its own below the holder's.
         host_root: whether uid 0 inside is the host's root, without capabilities there.
+        fuse: whether the overlay is fuse-overlayfs's, mounted beforehand (see fuseoverlay.py).
         own: files of the uppermost layer that are copied into the writable layer, relative to the root.
     """
 
@@ -60,6 +67,7 @@ class Plan:
     network: bool = False
     nested: bool = True
     host_root: bool = False
+    fuse: bool = False
     own: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -70,6 +78,42 @@ class Plan:
     def from_json(cls, value: dict[str, Any]) -> Self:
         """The inverse of :meth:`to_json`."""
         return cls(**{**value, "layers": tuple(value["layers"]), "own": tuple(value["own"])})
+
+
+def mount_stage(root: str) -> None:
+    """A /proc of the holder's processes and its own tmpfs, below ``root``."""
+    linux.mount("proc", f"{root}/proc", "proc", linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC)
+    linux.mount("tmpfs", root + STAGE, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "size=1m,mode=755")
+
+
+def keep_image() -> None:
+    """Bind a container's root, without what is mounted on it, where :func:`return_to_host` finds it.
+
+    This is the guard's, still in the container's user namespace: in one below, a mount and what lies on it are one.
+    """
+    linux.unshare(linux.CLONE_NEWNS)
+    linux.mount(None, "/", None, linux.MS_REC | linux.MS_PRIVATE)
+    linux.mount("tmpfs", HOST + STAGE, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "size=64k,mode=755")
+    os.mkdir(HOST + IMAGE, 0o755)
+    linux.bind("/", HOST + IMAGE)
+
+
+def return_to_host() -> None:
+    """From a container's root to the host's file tree, which the container has at :data:`HOST`, as the new root.
+
+    The container's own root (see :func:`keep_image`) is then at :data:`IMAGE`: a layer like any other.
+    """
+    # mounts of another user namespace are locked in their places: a bind of one on itself is not
+    linux.mount(HOST, HOST, None, linux.MS_BIND | linux.MS_REC)
+    image = os.open(HOST + IMAGE, os.O_PATH | os.O_CLOEXEC)
+    mount_stage(HOST)
+    for folder in (IMAGE, _OLD_ROOT):
+        os.mkdir(HOST + folder, 0o755)
+    linux.bind(f"{HOST}/proc/self/fd/{image}", HOST + IMAGE)
+    os.close(image)
+    linux.pivot_root(HOST, _OLD_ROOT.lstrip("/"))
+    linux.unmount(_OLD_ROOT)
+    os.rmdir(_OLD_ROOT)
 
 
 def mount_scratch(size: int, layer: str) -> None:
@@ -104,7 +148,10 @@ def _same_times(folder: str) -> Iterator[tuple[int, int]]:
 def enter_root(plan: Plan) -> None:
     """Build the root below :data:`SCRATCH` (mounted) and make it the root of this process."""
     root = f"{SCRATCH}/root"
-    _mount_overlay(plan.layers, root)
+    if plan.fuse:  # mounted already, in another user namespace: locked in its place, unlike a bind of it
+        linux.bind(root, root)
+    else:
+        _mount_overlay(plan.layers, root)
     for name, mode in _FOLDERS.items():
         if not os.path.isdir(f"{root}/{name}"):
             with _same_times(root) as times:
@@ -160,8 +207,9 @@ def _ensure_hosts(root: str) -> None:
     folder, path = f"{root}/etc", f"{root}/etc/hosts"
     if os.path.isdir(folder) and not os.path.islink(folder) and not os.path.lexists(path):
         with _same_times(folder) as times:
-            with open(path, "w", encoding="utf-8") as stream:
-                stream.write(HOSTS)
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+            os.write(descriptor, HOSTS.encode())  # not by open(): that would cost a tenth of a sandbox's start
+            os.close(descriptor)
             os.utime(path, ns=times)
 
 
@@ -179,14 +227,23 @@ def _place_file(root: str, target: str, content: str) -> None:
     linux.bind(source, inside)
 
 
-def make_mount_points(layers: tuple[str, ...], targets: dict[str, bool]) -> tuple[str, ...]:
+def show_layers(layers: tuple[str, ...], target: str) -> None:
+    """Mount ``layers``, read-only."""
+    linux.mount("overlay", target, "overlay", linux.MS_RDONLY, f"lowerdir={':'.join(layers)},userxattr")
+
+
+def make_mount_points(
+    layers: tuple[str, ...],
+    targets: dict[str, bool],
+    show: Callable[[tuple[str, ...], str], None] = show_layers,
+) -> tuple[str, ...]:
     """Layers with one more on top, if it is needed, that holds what is missing of ``targets`` (path -> is a folder).
 
     Mount points made this way are in no writable layer, so a capture does not see them. Folders on the way to them are
     repeated with their attributes; symbolic links are followed inside the layers.
     """
     view, points = f"{SCRATCH}/root", f"{SCRATCH}/points"
-    linux.mount("overlay", view, "overlay", linux.MS_RDONLY, f"lowerdir={points}:{':'.join(layers)},userxattr")
+    show((points, *layers), view)
     missing = []
     for target, is_folder in targets.items():
         path = resolve(view, target)

@@ -114,9 +114,13 @@ class NamespacesDriver(Driver):
         return ServedBackend(lambda: self._open_life(stack, limits), timeout, limits, self.timings)
 
     def _open_life(self, stack: LayerStack, limits: Limits) -> Life:
-        layers = [layer_reference(folder) for folder in (*stack.deltas, stack.base)]
+        holder, layers = self._place(stack)
         plan = replace(self._plan(stack.environment, limits), own=stack.own)
-        return self._create(self._holder(), "create", plan, limits, layers)[0]
+        return self._create(holder, "create", plan, limits, layers)[0]
+
+    def _place(self, stack: LayerStack) -> tuple[HolderClient, list[LayerReference]]:
+        """The holder for sandboxes on ``stack``, and the layers as it has them, uppermost first."""
+        return self._holder(), [layer_reference(folder) for folder in (*stack.deltas, stack.base)]
 
     def _plan(self, environment: Mapping[str, str], limits: Limits) -> Plan:
         return Plan(
@@ -228,9 +232,9 @@ class NamespacesDriver(Driver):
         job, theirs = socket.socketpair()
         with job:
             with theirs:
-                layers = [layer_reference(folder) for folder in (*stack.deltas, stack.base)]
+                holder, layers = self._place(stack)
                 binds = {target: layer_reference(source) for target, source in (mounts or {}).items()}
-                life, _ = self._create(self._holder(), "create", plan, limits, layers, binds, theirs)
+                life, _ = self._create(holder, "create", plan, limits, layers, binds, theirs)
             try:
                 argv = [SCRIPT] if script.startswith("#!") else ["/bin/sh", "-e", SCRIPT]
                 outcome = Channel(life.channel).run({"argv": argv, "merge": True}, timeout=timeout, output=LOG_LIMIT)

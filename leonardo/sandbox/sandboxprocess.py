@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
-from leonardo.sandbox import layers, linux, mounts, ownfiles, seccomp, selftest, wire
+from leonardo.sandbox import fuseoverlay, layers, linux, mounts, ownfiles, seccomp, selftest, wire
 from leonardo.sandbox.server import Server
 
 HOSTNAME = "sandbox"
@@ -53,6 +53,11 @@ def start(plan: mounts.Plan, descriptors: list[int], ids: IdMaps, *, test: bool 
 
     ``descriptors``: the channel alone for an episode; a job's socket and the channel for a set-up.
     """
+    if len(descriptors) == 1 and plan.fuse:
+        process = linux.clone(linux.CLONE_NEWNS)
+        if not process:
+            _run_child(lambda: _serve_files(plan, descriptors[0], ids, test), descriptors[0])
+        return process
     if len(descriptors) == 1:
         return _start_sandbox(plan, descriptors[0], ids, _sandbox_with_scratch, test=test)
     process = linux.clone(linux.CLONE_NEWNS)
@@ -155,6 +160,45 @@ def _limit(plan: mounts.Plan) -> None:
         resource.setrlimit(resource.RLIMIT_NPROC, (plan.processes, plan.processes))
 
 
+# ---- an overlay by FUSE
+
+
+def _serve_files(plan: mounts.Plan, channel: int, ids: IdMaps, test: bool) -> None:
+    """Hold a sandbox's FUSE overlay outside of the sandbox; ends as the sandbox does, or when its files are gone."""
+    linux.die_with_parent()
+    mounts.mount_scratch(plan.disk, plan.layers[0])
+    if plan.own:
+        ownfiles.copy(plan.layers[0], f"{mounts.SCRATCH}/upper", plan.own)
+    server = fuseoverlay.start(plan.layers, f"{mounts.SCRATCH}/root")
+    process = _start_sandbox(plan, channel, ids, mounts.enter_root, test=test)
+    os.close(channel)
+    while True:
+        ended, status = wait_for(process, 1.0)
+        if ended:
+            code = os.waitstatus_to_exitcode(status)
+            os.kill(server, signal.SIGKILL)
+            if code < 0:
+                os.kill(os.getpid(), -code)  # as it did
+            os._exit(code)
+        if fuseoverlay.is_stopped(server):
+            os.kill(server, signal.SIGKILL)  # first: the sandbox's end waits for it
+            os.kill(process, signal.SIGKILL)
+            os._exit(fuseoverlay.GONE)
+
+
+def wait_for(process: int, seconds: float) -> tuple[bool, int]:
+    """Whether a child ended within some seconds, and its status."""
+    handle = os.pidfd_open(process)
+    try:
+        poll = select.poll()
+        poll.register(handle, select.POLLIN)
+        if not poll.poll(seconds * 1000):
+            return False, 0
+        return True, os.waitpid(process, 0)[1]
+    finally:
+        os.close(handle)
+
+
 # ---- preparing a layer
 
 
@@ -166,7 +210,10 @@ def _prepare(plan: mounts.Plan, job_descriptor: int, channel: int, ids: IdMaps) 
     targets = {"/proc": True, "/dev": True, "/sys": True}
     targets |= {target: False for target in plan.files if not target.startswith("/dev/")}
     targets |= {target: os.path.isdir(source) for target, source in plan.binds.items()}
-    plan = replace(plan, layers=mounts.make_mount_points(plan.layers, targets))
+    show = fuseoverlay.show_layers if plan.fuse else mounts.show_layers
+    plan = replace(plan, layers=mounts.make_mount_points(plan.layers, targets, show))
+    if plan.fuse:
+        fuseoverlay.start(plan.layers, f"{mounts.SCRATCH}/root")
     process = _start_sandbox(plan, channel, ids, mounts.enter_root)
     os.close(channel)
     poll = select.poll()
@@ -186,6 +233,9 @@ def _prepare(plan: mounts.Plan, job_descriptor: int, channel: int, ids: IdMaps) 
             wire.send(job, {"full": full or _is_full()})
         elif message.header["do"] == "capture":
             archive = message.descriptors[0]
+            if plan.fuse:
+                linux.unmount(f"{mounts.SCRATCH}/root")
+                fuseoverlay.make_neutral(f"{mounts.SCRATCH}/upper")
             tool, complaints = start_tool(layers.pack_command(f"{mounts.SCRATCH}/upper"), {1: archive})
             code = os.waitstatus_to_exitcode(os.waitpid(tool, 0)[1])
             wire.send(job, {"exit_code": code, "complaints": complaints_of(complaints)})

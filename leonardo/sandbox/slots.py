@@ -36,6 +36,8 @@ class Slots:
 
     def take(self, path: str, key: str) -> str:
         """Where ``path`` is bound. ``key`` tells it from another file or folder that was at the same path before."""
+        if path == mounts.IMAGE:
+            return path  # bound for good (see mounts.return_to_host)
         slot = self._slots.get(key)
         if slot is None:
             slot = _Slot(self._bind(path))
@@ -46,6 +48,8 @@ class Slots:
 
     def give_back(self, key: str, *, forget: bool = False) -> None:
         """One user less. ``forget`` unbinds at once when it was the last."""
+        if key == mounts.IMAGE:
+            return
         slot = self._slots[key]
         slot.users -= 1
         if forget and not slot.users:

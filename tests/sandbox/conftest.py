@@ -9,6 +9,8 @@ import pytest
 
 from leonardo.errors import InfrastructureError
 from leonardo.sandbox import drivers
+from leonardo.sandbox.apptainer import ApptainerDriver
+from leonardo.sandbox.apptainerholder import ApptainerHolderDriver
 from leonardo.sandbox.backend import SandboxBackend
 from leonardo.sandbox.driver import Driver, LayerStack, Limits
 from leonardo.sandbox.namespaces import NamespacesDriver
@@ -17,7 +19,13 @@ MIB = 1 << 20
 SMALL = Limits(disk=64 * MIB, memory=512 * MIB, processes=64, output=200_000)
 
 
-CANDIDATES = {"namespaces": drivers.MANY_IDS, "one-id": drivers.ONE_ID, "apptainer": drivers.APPTAINER}
+CANDIDATES = {candidate.label: candidate for candidate in drivers.CANDIDATES}
+
+
+def another(driver: NamespacesDriver) -> NamespacesDriver:
+    """A second driver like ``driver``."""
+    kind = type(driver)
+    return kind() if kind in (ApptainerDriver, ApptainerHolderDriver) else kind(driver._identities)
 
 
 @pytest.fixture(scope="session", params=CANDIDATES)

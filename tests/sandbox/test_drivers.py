@@ -1,15 +1,24 @@
 """The choice of a driver."""
 
 import os
+import shutil
+import signal
 import stat
+import subprocess
+import tarfile
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from leonardo.errors import InfrastructureError, InputError
 from leonardo.sandbox import apptainer, drivers
+from leonardo.sandbox.apptainerholder import ApptainerHolderDriver
+from leonardo.sandbox.driver import LayerStack
 from leonardo.sandbox.drivers import Candidate
 from leonardo.sandbox.identities import NoRangeError
+from tests.sandbox.conftest import SMALL
 
 
 class _Driver:
@@ -92,4 +101,132 @@ def test_the_project_s_own_apptainer_is_preferred(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_survey_names_every_driver() -> None:
-    assert list(drivers.survey()) == ["namespaces", "apptainer", "namespaces with one id"]
+    assert list(drivers.survey()) == [
+        *["namespaces", "apptainer-holder", "namespaces-one-id", "namespaces-fuse", "apptainer"],
+    ]
+
+
+def _image_of(folder: Path, image: Path) -> Path:
+    """An image file (SIF) of a root's folder."""
+    if os.geteuid() == 0:
+        pytest.skip("a plain user's: root's sandboxes do not have host root's files")
+    program = apptainer.find()
+    if program is None or not shutil.which("mksquashfs"):
+        pytest.skip("Apptainer or mksquashfs (package squashfs-tools) is not installed")
+    environment = {**os.environ, "APPTAINER_DROP_CAPS": "CAP_SYS_RESOURCE"}
+    subprocess.run(
+        [program, "--silent", "build", "--force", image, folder], check=True, env=environment, capture_output=True
+    )
+    return image
+
+
+@pytest.fixture(scope="module")
+def holder_driver() -> Iterator[ApptainerHolderDriver]:
+    """Skips, with the reason, where it does not serve."""
+    try:
+        opened = drivers.APPTAINER_HOLDER.opened()
+    except InfrastructureError as error:
+        pytest.skip(str(error))
+    with opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def image(tiny_root_archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tests' root as an image file."""
+    folder = tmp_path_factory.mktemp("image")
+    (folder / "root").mkdir()
+    subprocess.run(["tar", "-xf", tiny_root_archive, "-C", folder / "root"], check=True)
+    return _image_of(folder / "root", folder / "base.sif")
+
+
+def test_a_base_can_be_an_image_that_apptainer_mounts(
+    holder_driver: ApptainerHolderDriver, image: Path, tmp_path: Path
+) -> None:
+    archive, delta = tmp_path / "delta.tar.gz", tmp_path / "delta"
+    on_base = LayerStack(image, environment={"NAME": "value"})
+    script = "rm -r /workspace; mkdir /workspace; echo $NAME > /workspace/made; rm /etc/base-marker; chown 33 /tmp"
+    result = holder_driver.set_up(on_base, script, archive, timeout=30)
+    assert result.exit_code == 0, result.log
+    with tarfile.open(archive) as made:
+        assert set(made.getnames()) == {".", "./etc", "./etc/base-marker", "./tmp", "./workspace", "./workspace/made"}
+    holder_driver.unpack(archive, delta)
+    try:
+        backend = holder_driver.backend(LayerStack(image, (delta,)), limits=SMALL)
+        backend.start()
+        result = backend.run_command(
+            "cat /workspace/made; ls /etc/base-marker; stat -c %u /tmp; ls /mnt; echo x > /made"
+        )
+        assert result.stdout == "value\n33\n", result.stderr
+        assert "base-marker" in result.stderr
+        backend.start()
+        assert backend.run_command("ls /made").exit_code != 0
+        backend.close()
+    finally:
+        holder_driver.remove(delta)
+
+
+def test_a_hung_or_killed_fuse_process_ends_its_sandboxes_alone(
+    holder_driver: ApptainerHolderDriver, image: Path, tiny_root_archive: Path, tmp_path: Path
+) -> None:
+    base = tmp_path / "base"
+    holder_driver.unpack(tiny_root_archive, base)
+    other, backend = (holder_driver.backend(LayerStack(layer), limits=SMALL) for layer in (base, image))
+    try:
+        other.start()
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            backend.start()
+            (hold,) = holder_driver._holds.values()
+            servers = hold.container.servers
+            assert servers
+            begun = time.monotonic()
+            for server in servers:
+                os.kill(server, number)
+            with pytest.raises(InfrastructureError, match=r"squashfuse.*(has not answered|ended)"):
+                backend.run_command("find / -xdev -type f -exec cat {} + > /dev/null; sleep 20")
+            assert time.monotonic() - begun < 5
+            assert other.run_command("echo unharmed").stdout == "unharmed\n"
+            with pytest.raises(InfrastructureError):
+                backend.run_command("true")
+        backend.start()
+        assert backend.run_command("echo again").stdout == "again\n"
+    finally:
+        backend.close()
+        other.close()
+        holder_driver.remove(base)
+
+
+def test_a_stopped_fuse_overlay_ends_its_sandbox_alone(tiny_root_archive: Path, tmp_path: Path) -> None:
+    try:
+        opened = drivers.FUSE.opened()
+    except InfrastructureError as error:
+        pytest.skip(str(error))
+    with opened as driver:
+        base = tmp_path / "base"
+        driver.unpack(tiny_root_archive, base)
+        backend, other = (driver.backend(LayerStack(base), limits=SMALL) for _ in range(2))
+        before = _named("fuse-overlayfs")
+        backend.start()
+        (server,) = _named("fuse-overlayfs") - before
+        other.start()
+        begun = time.monotonic()
+        os.kill(server, signal.SIGSTOP)
+        with pytest.raises(InfrastructureError, match="fuse-overlayfs"):
+            backend.run_command("ls -lR / > /dev/null; sleep 20")
+        assert time.monotonic() - begun < 5
+        assert other.run_command("echo unharmed").stdout == "unharmed\n"
+        backend.close()
+        other.close()
+        driver.remove(base)
+
+
+def _named(name: str) -> set[int]:
+    """Processes of this machine with a name."""
+    found = set()
+    for folder in Path("/proc").iterdir():
+        try:
+            if folder.name.isdigit() and (folder / "comm").read_text().strip() == name:
+                found.add(int(folder.name))
+        except OSError:
+            continue
+    return found

@@ -13,9 +13,9 @@ import pytest
 
 from leonardo.errors import InfrastructureError
 from leonardo.sandbox.driver import Driver, LayerStack
-from leonardo.sandbox.drivers import APPTAINER, MANY_IDS, ONE_ID
+from leonardo.sandbox.drivers import CANDIDATES, ONE_ID
 from leonardo.sandbox.namespaces import NamespacesDriver
-from tests.sandbox.conftest import SMALL
+from tests.sandbox.conftest import SMALL, another
 
 CALLER = """
 import sys, threading, time
@@ -23,7 +23,7 @@ from pathlib import Path
 from leonardo.sandbox import drivers
 from leonardo.sandbox.driver import LayerStack
 base, marker, label = sys.argv[1:]
-candidate = next(c for c in (drivers.MANY_IDS, drivers.APPTAINER, drivers.ONE_ID) if c.label == label)
+candidate = next(c for c in drivers.CANDIDATES if c.label == label)
 driver = candidate.opened()
 stack = LayerStack(Path(base))
 backends = [driver.backend(stack) for _ in range(3)]
@@ -46,7 +46,7 @@ Caller = Callable[[str], "subprocess.Popen[str]"]
 def caller(driver: NamespacesDriver, stack: LayerStack) -> Iterator[Caller]:
     """Starts another process that runs sandboxes and a set-up with a marker in their command lines."""
     label = ONE_ID.label if "one user id" in driver.degraded else driver.name
-    assert label in {APPTAINER.label, MANY_IDS.label, ONE_ID.label}
+    assert label in {candidate.label for candidate in CANDIDATES}
     started: list[subprocess.Popen[str]] = []
 
     def start(marker: str) -> "subprocess.Popen[str]":
@@ -120,7 +120,7 @@ def test_kill_9_of_a_helper_is_named_and_mended(
     driver: Driver, stack: LayerStack, gone, marker: str, victim: str
 ) -> None:
     before = _descendants(os.getpid())
-    own = type(driver)() if driver.name == "apptainer" else NamespacesDriver(driver._identities)
+    own = another(driver)
     with own:
         backend = own.backend(stack, limits=SMALL)
         backend.start()
@@ -158,7 +158,7 @@ def test_a_sandbox_killed_from_outside_is_an_infrastructure_failure(
 
 def test_closing_the_driver_ends_its_sandboxes(driver: Driver, stack: LayerStack, gone, marker: str) -> None:
     before = _descendants(os.getpid())
-    own = type(driver)() if driver.name == "apptainer" else NamespacesDriver(driver._identities)
+    own = another(driver)
     backend = own.backend(stack, limits=SMALL)
     backend.start()
     backend.run_command(f"setsid sleep {marker} &")
@@ -174,7 +174,7 @@ def test_closing_the_driver_ends_its_sandboxes(driver: Driver, stack: LayerStack
 
 
 def test_a_forked_child_does_not_hold_the_end_up(driver: Driver, stack: LayerStack, gone, marker: str) -> None:
-    own = type(driver)() if driver.name == "apptainer" else NamespacesDriver(driver._identities)
+    own = another(driver)
     backend = own.backend(stack, limits=SMALL)
     backend.start()
     backend.run_command(f"setsid sleep {marker} &")

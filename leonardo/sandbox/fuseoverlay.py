@@ -1,0 +1,95 @@
+"""The overlay of a sandbox by fuse-overlayfs, where the kernel's own may not be mounted in a user namespace.
+
+The FUSE process runs in the holder's pid namespace, out of the sandbox's reach, and dies with the process that started
+it. What it notes in a writable layer differs from the kernel's overlay and is made neutral before a layer is packed.
+"""
+
+import errno
+import os
+import signal
+import time
+from pathlib import Path
+
+from leonardo.sandbox import linux, mounts
+
+PROGRAM = "fuse-overlayfs"
+DEVICE = "/dev/fuse"
+START_PATIENCE = 10.0
+GONE = 76
+"""Exit code of what holds a sandbox whose FUSE process has ended or was stopped."""
+
+_OPAQUE_FILE, _WHITEOUT = ".wh..wh..opq", ".wh."
+_OPAQUE, _NEUTRAL_OPAQUE = ("user.fuseoverlayfs.opaque", "trusted.overlay.opaque"), "user.overlay.opaque"
+
+
+def start(layers: tuple[str, ...], target: str) -> int:
+    """Mount ``layers`` with the writable layer of :data:`mounts.SCRATCH` at ``target``; the process that serves it."""
+    upper, work = f"{mounts.SCRATCH}/upper", f"{mounts.SCRATCH}/work"
+    return _start(f"lowerdir={':'.join(layers)},upperdir={upper},workdir={work}", target)
+
+
+def show_layers(layers: tuple[str, ...], target: str) -> None:
+    """Mount ``layers``, read-only; the process that serves them ends when they are unmounted."""
+    _start(f"lowerdir={':'.join(layers)}", target)
+
+
+def _start(options: str, target: str) -> int:
+    before = os.stat(target).st_dev
+    complaints = os.memfd_create("complaints")
+    options += ",allow_other,suid,nodev"
+    process = linux.clone(0)
+    if not process:
+        linux.die_with_parent()
+        nothing = os.open("/dev/null", os.O_RDWR)
+        for own, its in ((nothing, 0), (nothing, 1), (complaints, 2)):
+            os.dup2(own, its)
+        linux.close_descriptors_except()
+        try:
+            path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+            os.execvpe(PROGRAM, [PROGRAM, "-f", "-o", options, target], {"PATH": path})
+        finally:
+            os._exit(127)
+    end = time.monotonic() + START_PATIENCE
+    while os.stat(target).st_dev == before:
+        ended, _ = os.waitpid(process, os.WNOHANG)
+        if ended or time.monotonic() > end:
+            if not ended:
+                os.kill(process, signal.SIGKILL)
+            os.lseek(complaints, 0, os.SEEK_SET)
+            said = os.read(complaints, 4096).decode(errors="replace").strip().splitlines()
+            raise OSError(errno.EIO, f"{PROGRAM}: {said[-1] if said else 'it did not start'}")
+        time.sleep(0.0005)
+    os.close(complaints)
+    return process
+
+
+def is_stopped(process: int) -> bool:
+    """Whether a process serves no more: stopped, or gone."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] in "TtZX"
+    except OSError:
+        return True
+
+
+def make_neutral(folder: str) -> None:
+    """Rewrite what fuse-overlayfs noted in a writable layer as :mod:`leonardo.sandbox.layers` says."""
+    for place, _, files in os.walk(folder):
+        status = os.stat(place)
+        if _OPAQUE_FILE in files:
+            os.unlink(f"{place}/{_OPAQUE_FILE}")
+            _mark_opaque(place)
+        for name in files:
+            if name.startswith(_WHITEOUT) and name != _OPAQUE_FILE:
+                os.unlink(f"{place}/{name}")
+                os.mknod(f"{place}/{name.removeprefix(_WHITEOUT)}", 0o600 | 0o020000, 0)
+        for name in _OPAQUE:
+            try:
+                os.removexattr(place, name)
+            except OSError:
+                continue  # it has none
+            _mark_opaque(place)
+        os.utime(place, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def _mark_opaque(folder: str) -> None:
+    os.setxattr(folder, _NEUTRAL_OPAQUE, b"y")
