@@ -19,7 +19,7 @@ from leonardo.overlay.tree import Entry, Tree, git_failed, reason
 _FORMAT_WORDS = (
     "format-patch -1 --stdout -p -U0 --zero-commit --no-signature --no-numbered --full-index --no-renames --text "
     "--no-textconv --no-ext-diff --subject-prefix=PATCH --no-attach --no-thread --no-to --no-cc --no-add-header "
-    "--no-notes --no-from --no-base --encode-email-headers"
+    "--no-notes --no-signoff --no-from --no-base --encode-email-headers"
 )
 _FORMAT = tuple(_FORMAT_WORDS.split())
 
@@ -47,12 +47,6 @@ class Author:
         return {f"GIT_{role}_{key}": value for role in ("AUTHOR", "COMMITTER") for key, value in values.items()}
 
 
-def author_of(tree: Tree, commit: str) -> Author:
-    """The author of a commit."""
-    name, mail, date = tree.git("log", "-1", "--format=%an%n%ae%n%ad", "--date=raw", commit).splitlines()
-    return Author(name, mail, f"@{date}")
-
-
 def commit_tree(tree: Tree, content: str, parent: str, message: str, author: Author) -> str:
     """A commit of tree ``content``."""
     return tree.git(
@@ -60,9 +54,10 @@ def commit_tree(tree: Tree, content: str, parent: str, message: str, author: Aut
     )
 
 
-def message_of(tree: Tree, commit: str) -> str:
-    """The message of a commit."""
-    return tree.git("log", "-1", "--format=%B", commit).strip("\n")
+def commit_text(tree: Tree, commit: str) -> tuple[str, Author]:
+    """Message and author of a commit."""
+    name, mail, date, message = tree.git("log", "-1", "--format=%an%n%ae%n%ad%n%B", "--date=raw", commit).split("\n", 3)
+    return message.strip("\n"), Author(name, mail, f"@{date}")
 
 
 def build(tree: Tree, pin: str, texts: Mapping[str, bytes]) -> list[PatchCommit]:
@@ -160,3 +155,29 @@ def assert_inserts(tree: Tree, before: str, after: str, who: str) -> None:
             where = f"line {line[1].decode()} of {path}" if line else path
             raise InputError(f"{who}: {where} is changed or removed", f"A patch only inserts: {HOW_TO_INSERT}")
     # an insertion at a file's end after a line without newline changes that line: numstat has shown it above
+
+
+def commit_patch(tree: Tree, parent: str, content: str, patch: str, text: tuple[str, Author]) -> str:
+    """The commit of ``patch`` on ``parent``, its ``Touches`` brought up to date.
+
+    Raises:
+        InputError: the change is none, or does more than insert.
+    """
+    assert_inserts(tree, parent, content, patch)
+    paths = tree.git("diff", "--name-only", "--no-renames", "-z", parent, content).split("\0")
+    paths = [path for path in paths if path]
+    if not paths:
+        raise InputError(f"{patch} changes nothing", "Take it out of patches/series, remove it, and repeat")
+    return commit_tree(tree, content, parent, _touching(text[0], paths), text[1])
+
+
+def _touching(message: str, paths: list[str]) -> str:
+    """The message with its ``Touches`` field naming ``paths``, one a line."""
+    lines, inside = [], False
+    for line in message.splitlines():
+        inside = line.startswith("Touches:") or (inside and line.startswith(" "))
+        if line.startswith("Touches:"):
+            lines += [f"Touches: {paths[0]}", *(f" {path}" for path in paths[1:])]
+        elif not inside:
+            lines.append(line)
+    return "\n".join(lines)

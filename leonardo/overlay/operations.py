@@ -12,13 +12,12 @@ from leonardo.overlay.check import lock_files
 from leonardo.overlay.commits import (
     Author,
     PatchCommit,
-    assert_inserts,
-    author_of,
     build,
     carry,
+    commit_patch,
+    commit_text,
     commit_tree,
     export,
-    message_of,
 )
 from leonardo.overlay.journal import Journal, Position, State, carry_out, refuse_unfinished
 from leonardo.overlay.page import PAGE, render_page
@@ -201,7 +200,7 @@ def refresh(tree: Tree, project: Path, stack: Stack, patch: str = "") -> list[st
                 f"the edit of {', '.join(merged.conflicts)} rests on lines of a later patch than {name}",
                 f"Refresh that one: make refresh-patches PATCH={later[:4]}",
             )
-        parent = _commit_patch(tree, parent, merged.content, commit.patch, commit.id)
+        parent = commit_patch(tree, parent, merged.content, commit.patch, commit_text(tree, commit.id))
         commits.append(PatchCommit(commit.patch, parent))
     if tree_of(tree, parent) != edited:
         raise InputError(f"the edit does not come out the same through {name}", "Refresh the last patch instead")
@@ -224,7 +223,7 @@ def new_patch(tree: Tree, project: Path, stack: Stack, name: str) -> list[str]:
         raise InputError(f"{tree.path} has no edits to make a patch of", "Edit there first, then repeat this")
     verb = file[6 + len(match[2]) : -len(".patch")].replace("-", " ")
     message = f"{match[2]}: {verb}\n\n" + "".join(f"{field}: {text}\n" for field, text in TEMPLATE.items())
-    new = _commit_patch(tree, now.goal, edited, file, "", message)
+    new = commit_patch(tree, now.goal, edited, file, (message, _person(tree)))
     told = f"{project / 'patches' / file} is made: fill in its header, then make refresh-patches"
     return _store(tree, project, stack, now, [*now.commits, PatchCommit(file, new)], "new-patch", told)
 
@@ -248,30 +247,6 @@ def tree_of(tree: Tree, commit: str) -> str:
 def _loose(tree: Tree, content: str, parent: str) -> str:
     """A commit of the checkout's files, to be merged from."""
     return commit_tree(tree, content, parent, "edits", Author("leonardo", "leonardo@localhost", "@0 +0000"))
-
-
-def _commit_patch(tree: Tree, parent: str, content: str, name: str, old: str, message: str = "") -> str:
-    """The commit of a patch on ``parent``, with its ``Touches`` brought up to date. Refuses what does not insert."""
-    assert_inserts(tree, parent, content, name)
-    touched = tree.git("diff", "--name-only", "--no-renames", "-z", parent, content).split("\0")
-    paths = [path for path in touched if path]
-    if not paths:
-        raise InputError(f"{name} is empty now", f"Take its line out of patches/{SERIES} and remove the file")
-    author = author_of(tree, old) if old else _person(tree)
-    message = _with_touches(message or message_of(tree, old), paths)
-    return commit_tree(tree, content, parent, message, author)
-
-
-def _with_touches(message: str, paths: list[str]) -> str:
-    """The message with its ``Touches`` field naming ``paths``, one a line."""
-    lines, skipping = [], False
-    for line in message.splitlines():
-        skipping = line.startswith("Touches:") or (skipping and line.startswith(" "))
-        if line.startswith("Touches:"):
-            lines += [f"Touches: {paths[0]}", *(f" {path}" for path in paths[1:])]
-        elif not skipping:
-            lines.append(line)
-    return "\n".join(lines)
 
 
 def _person(tree: Tree) -> Author:

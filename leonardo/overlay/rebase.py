@@ -10,7 +10,7 @@ from pathlib import Path
 from git import GitCommandError
 
 from leonardo.errors import InputError
-from leonardo.overlay.commits import PatchCommit, assert_inserts, author_of, carry, commit_tree, message_of
+from leonardo.overlay.commits import PatchCommit, build, carry, commit_patch, commit_text
 from leonardo.overlay.journal import (
     HOW_ON,
     Conflict,
@@ -63,12 +63,12 @@ def go_on(tree: Tree, project: Path, stack: Stack) -> list[str]:
         return ["nothing is half done"]
     if journal.conflict is None:
         return [*carry_out(tree, project, journal, again=True), f"{journal.operation} is done"]
-    commits = standing_commits(tree, stack)
+    commits = _sources(tree, stack)
     if not journal.conflict.shown:
         (tree.git_folder / "index.lock").unlink(missing_ok=True)
         notes = rescue(tree, [journal.before.position.commit, journal.conflict.tip])
         if journal.conflict.patch:
-            raise _show(tree, journal, now_pin(stack), notes)
+            raise _show(tree, journal, stack.lock.commit, notes)
         notes += move(tree, Position(journal.conflict.tip), known=[journal.conflict.tip])
         return notes + _merge(tree, project, stack, journal.before, journal.conflict, commits)
     merged = _resolved(tree, journal.conflict)
@@ -98,17 +98,10 @@ def go_back(tree: Tree, project: Path) -> list[str]:
     return [*notes, f"{journal.operation} is taken back"]
 
 
-def standing_commits(tree: Tree, stack: Stack) -> list[tuple[str, str]]:
+def _sources(tree: Tree, stack: Stack) -> list[tuple[str, str]]:
     """Patch and commit of the stack on its old pin."""
-    from leonardo.overlay.commits import build
-
     built = build(tree, stack.lock.commit, {name: stack.texts[name] for name in stack.names})
     return [(commit.patch, commit.id) for commit in built]
-
-
-def now_pin(stack: Stack) -> str:
-    """The commit that the stack's files pin."""
-    return stack.lock.commit
 
 
 def _merge(
@@ -120,7 +113,7 @@ def _merge(
         if result.conflicts:
             journal = Journal("rebase-patches", before, conflict=replace(state, patch=patch, source=source))
             journal.write(tree)
-            raise _show(tree, journal, now_pin(stack), [])
+            raise _show(tree, journal, stack.lock.commit, [])
         state = replace(state, merged=(*state.merged, (patch, _commit(tree, state.tip, result.content, patch, source))))
     commits = [PatchCommit(*each) for each in state.merged]
     files = stack_files(tree, project, stack, state.onto, commits)
@@ -144,8 +137,7 @@ def _commit(tree: Tree, parent: str, content: str, patch: str, source: str) -> s
         raise InputError(
             f"{patch} changes nothing there: upstream has it", "Take it out of patches/series, remove it, and repeat"
         )
-    assert_inserts(tree, parent, content, patch)
-    return commit_tree(tree, content, parent, message_of(tree, source), author_of(tree, source))
+    return commit_patch(tree, parent, content, patch, commit_text(tree, source))
 
 
 def _show(tree: Tree, journal: Journal, pin: str, notes: list[str]) -> InputError:
