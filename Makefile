@@ -78,7 +78,7 @@ check-patches: setup ## Hold the patch stack to its rules; needs no checkout; wr
 	@$(LEONARDO) patches check
 
 bench-sandbox: setup ## Time the sandbox drivers of this machine; writes out/bench-sandbox.json
-	@$(VENV)/bin/python benchmarks/sandbox.py
+	@$(VENV)/bin/python -m benchmarks.sandbox
 
 clean: ## Remove the environment, results and installed tools (not the asset cache)
 	@rm -rf "$(VENV)" out runs .tools

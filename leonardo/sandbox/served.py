@@ -43,6 +43,10 @@ class Life(Protocol):
 
     channel: socket.socket
 
+    @property
+    def sound(self) -> bool:
+        """Whether what serves its files still runs: without it commands fail in ways that look like their own."""
+
     def end(self, *, gone: bool = False) -> str:
         """End it, wait until nothing of it is left, and say why it had ended if it had (``gone``)."""
 
@@ -192,6 +196,10 @@ class ServedBackend(SandboxBackend):
             raise RuntimeError(f"the file tree could not be listed: {answer.header['message']}")
         return answer.blob.decode()
 
+    def memory(self) -> int:
+        """Bytes that the sandbox itself costs while nothing runs in it (proportional set size of its process 1)."""
+        return self._guarded(lambda channel: channel.call({"do": "memory"})).header["bytes"]
+
     def close(self) -> None:
         with self._lock:
             life, self._life, self._channel, self._failure = self._life, None, None, None
@@ -207,7 +215,11 @@ class ServedBackend(SandboxBackend):
         if channel is None:
             raise RuntimeError("the sandbox is not started")
         try:
-            return request(channel)
+            answer = request(channel)
+            life = self._life
+            if life is not None and not life.sound:
+                raise SandboxGoneError("what serves its files ended")
+            return answer
         except SandboxGoneError as error:
             raise self._bury(channel, "") from error
         except TimeoutError as error:

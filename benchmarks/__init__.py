@@ -1,0 +1,1 @@
+"""Benchmarks: what stands behind the project's claims of speed."""
