@@ -1,11 +1,11 @@
 """The floor: what the kernel itself takes to make a sandbox and to run a program in it, without the project's code.
 
 Run as a program (standard library only) below a user, mount and pid namespace of its own, with the folder of a root
-file system as argument: for every line on standard input it clones the six namespaces, makes the same mounts, changes the
-root, runs ``bash -c true`` in it, and prints the milliseconds until that had ended.
+file system as argument: for every line on standard input it clones the six namespaces, makes the same mounts, changes
+the root, runs ``bash -c true`` in it, and prints the milliseconds until that had ended.
 """
 
-# ruff: noqa: PTH102, PTH103, PTH120, PTH211
+# ruff: noqa: PTH102, PTH103, PTH211
 import ctypes
 import fcntl
 import os

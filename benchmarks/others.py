@@ -1,7 +1,7 @@
 """Other sandboxes, driven with the same steps: one Apptainer instance an episode (upstream's way, by the same calls of
 the command line), hpc-sandbox, and bubblewrap."""
 
-# ruff: noqa: PTH102, PTH103, PTH120, PTH211
+# ruff: noqa: PTH120
 import asyncio
 import os
 import shlex
