@@ -39,6 +39,8 @@ class SetUpRecord:
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "SetUpRecord":
         """The record that ``asdict`` was written of. Raises TypeError, ValueError where it is none."""
+        if not isinstance(values, dict):
+            raise TypeError("a record is an object")
         failure = values.get("failure")
         own = tuple(values.get("own", ()))
         return cls(**values | {"own": own, "failure": FailureClass(failure) if failure else None})
@@ -81,9 +83,10 @@ def manifest_digest(entries: Iterable[ManifestEntry]) -> str:
 def read_manifest(path: Path) -> dict[str, dict[str, Any]]:
     """The entries of a manifest file, by task digest; none where there is no such file, or not any more."""
     try:
-        return json.loads(path.read_text())["tasks"]
+        tasks = json.loads(path.read_text())["tasks"]
     except (OSError, ValueError, KeyError, TypeError):
         return {}
+    return tasks if isinstance(tasks, dict) else {}
 
 
 def update_manifest(path: Path, entries: Iterable[ManifestEntry]) -> None:

@@ -210,3 +210,13 @@ def test_nothing_of_the_host_is_in_a_delta(store: AssetStore, driver: Driver, ma
         output_of(driver, store, task, "ls -A /run /dev/leonardo 2>/dev/null; env | grep -c -e APT_ -e PIP_") == "0\n"
     )
     assert entry.set_up.entries <= 4
+
+
+@pytest.mark.parametrize("garbage", ["", "garbage", "[]", "5", '{"tasks": []}', '{"key": 5, "delta": 6}'])
+def test_records_that_are_none_are_made_again(store: AssetStore, make_task: MakeTask, garbage: str) -> None:
+    task = make_task("echo a > /a")
+    before = store.build([task])
+    for path in store.root.glob("**/*.json"):
+        path.write_text(garbage)
+    assert [entry.prepared for entry in store.build([task])] == [entry.prepared for entry in before]
+    assert json.loads((store.root / "manifest.json").read_text())["tasks"]
