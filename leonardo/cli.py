@@ -65,7 +65,7 @@ app = typer.Typer(
 app.add_typer(patches_app)
 
 Site = Annotated[str, typer.Option(help="Site file: a name in launch/sites or a path.")]
-DriverName = Annotated[str, typer.Option(help="Sandbox driver: auto, namespaces or apptainer.")]
+DriverName = Annotated[str, typer.Option(help="Sandbox driver: auto, or a name that leonardo doctor lists.")]
 Jobs = Annotated[int, typer.Option(min=1, help="Set-ups and checks that run at once.")]
 Out = Annotated[Path, typer.Option(help="Folder for the machine-readable verdict.")]
 
@@ -114,6 +114,15 @@ def doctor(out: Out = Path("out")) -> None:
     from leonardo.stages.doctor import doctor_command
 
     raise typer.Exit(doctor_command(out / "doctor.json"))
+
+
+@app.command()
+def janitor(driver: DriverName = "auto") -> None:
+    """Clean what a crashed node or a killed run of yours left here. Every run does so, too, when it begins."""
+    from leonardo.sandbox.drivers import clean_up
+
+    done = clean_up(driver)
+    typer.echo("\n".join(done) or "nothing was left")
 
 
 def _stay_local() -> None:

@@ -22,6 +22,7 @@ from leonardo.sandbox import identities
 from leonardo.sandbox.client import HolderClient, Join, LayerReference, layer_reference
 from leonardo.sandbox.driver import LayerStack, Limits
 from leonardo.sandbox.identities import Identities
+from leonardo.sandbox.leases import Lease, Note
 from leonardo.sandbox.mounts import HOST, Plan
 from leonardo.sandbox.namespaces import NamespacesDriver
 from leonardo.sandbox.served import Life
@@ -72,30 +73,30 @@ class Apptainer:
             raise InfrastructureError(f"{self._program} does not run: {last_line(done.stderr)}")
         return done.stdout.removeprefix("apptainer version ").strip()
 
-    def start(self, layers: Sequence[Path]) -> "Container":
+    def start(self, layers: Sequence[Path], lease: Lease) -> "Container":
         """Start a container that shows ``layers`` as /layers/0, /layers/1, ... and waits."""
         binds = [f"type=bind,source=/{name},destination=/{name},ro" for name in real_folders()]
         for number, layer in enumerate(layers):
             quoted = str(layer).replace('"', '""')
             binds.append(f'type=bind,"source={quoted}",destination=/layers/{number}')
-        return self._exec(self._image, binds)
+        return self._exec(self._image, binds, lease)
 
-    def start_with_host(self, image: Path | None = None) -> "Container":
+    def start_with_host(self, image: Path | None, lease: Lease) -> "Container":
         """Start a container that waits and shows the host's files at :data:`leonardo.sandbox.mounts.HOST`.
 
         ``image``: what its root is, for example a SIF, which must have ``sh`` and ``cat``; else the host's programs.
         """
         binds = [] if image else [f"type=bind,source=/{name},destination=/{name},ro" for name in real_folders()]
-        return self._exec(image or self._image, [*binds, f"type=bind,source=/,destination={HOST}"])
+        return self._exec(image or self._image, [*binds, f"type=bind,source=/,destination={HOST}"], lease)
 
-    def _exec(self, image: Path, binds: list[str]) -> "Container":
+    def _exec(self, image: Path, binds: list[str], lease: Lease) -> "Container":
         command = [
             *[str(self._program), "--silent", "exec", "--containall", "--no-home", "--cleanenv"],
             *(["--fakeroot"] if os.geteuid() else []),  # root has no line in /etc/subuid, and needs none
             *(word for bind in binds for word in ("--mount", bind)),
             *[str(image), "sh", "-c", "echo ready; exec cat"],
         ]
-        return Container(command, self._environment)
+        return Container(command, self._environment, lease)
 
 
 class Container:
@@ -106,7 +107,9 @@ class Container:
         servers: the FUSE processes that Apptainer started for its file systems.
     """
 
-    def __init__(self, command: list[str], environment: dict[str, str]) -> None:
+    def __init__(self, command: list[str], environment: dict[str, str], lease: Lease) -> None:
+        self._lease = lease
+        self._notes: list[Note] = []
         self._complaints = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the container
         self._server_handles: list[int] = []
         # a socket, since unlike a pipe it can be shut down while a process that the caller forked holds it open, too
@@ -127,8 +130,10 @@ class Container:
         finally:
             theirs.close()
         try:
+            self._notes.append(lease.note_process(self._process.pid))
             self._wait_until_ready()
             self.process, self.servers = _innermost(self._process.pid)
+            self._notes += map(lease.note_process, self.servers)
             self._server_handles = [handle for server in self.servers if (handle := _open_process(server)) is not None]
         except BaseException:
             self.close()
@@ -167,6 +172,8 @@ class Container:
             self._process.kill()
             self._process.wait()
         self._end_servers()
+        while self._notes:
+            self._lease.forget(self._notes.pop())
         self._process.stdout.close()
         self._complaints.close()
 
@@ -189,6 +196,10 @@ class ContainerLife:
         self._client = client
         self._container = container
         self._ended = ended
+
+    @property
+    def sound(self) -> bool:
+        return self._life.sound
 
     def end(self, *, gone: bool = False) -> str:
         try:
@@ -214,15 +225,9 @@ class ApptainerDriver(NamespacesDriver):
                 "Apptainer is not installed", "make apptainer", failure=FailureClass.KERNEL_FEATURE
             )
         is_root = os.geteuid() == 0
+        self._apptainer = Apptainer(program, make_image(image_folder()))
         # what a plain user's --fakeroot maps is Apptainer's to say; 0 inside is his own id in any case
         super().__init__(identities.full() if is_root else Identities((0, os.geteuid(), 1), (0, os.getegid(), 1)))
-        try:
-            image = make_image(image_folder())
-        except OSError as error:
-            raise InfrastructureError(
-                f"{error.filename} cannot be made: {error.strerror}", "set XDG_CACHE_HOME"
-            ) from error
-        self._apptainer = Apptainer(program, image)
         self._keeper: Container | None = None
         self._lives: set[ContainerLife] = set()
 
@@ -255,11 +260,11 @@ class ApptainerDriver(NamespacesDriver):
             return HolderClient(self._identities)
         if self._keeper:
             self._keeper.close()
-        self._keeper = self._apptainer.start([])
+        self._keeper = self._apptainer.start([], self.lease)
         return HolderClient(self._identities, join=Join(self._keeper.process, ("user",)))
 
     def _enter_container(self, folders: Sequence[Path]) -> tuple[HolderClient, Container]:
-        container = self._apptainer.start(folders)
+        container = self._apptainer.start(folders, self.lease)
         try:
             # root's container has no user namespace of its own; the holder makes one in it
             kinds = ("mnt",) if os.geteuid() == 0 else ("user", "mnt")
@@ -299,7 +304,18 @@ def image_folder() -> Path:
 
 
 def make_image(folder: Path) -> Path:
-    """The root of the containers: the host's programs (bound in when it starts) and mount points for layers."""
+    """The root of the containers: the host's programs (bound in when it starts) and mount points for layers.
+
+    Raises :class:`InfrastructureError` where it cannot be made.
+    """
+    try:
+        _make_image(folder)
+    except OSError as error:
+        raise InfrastructureError(f"{error.filename} cannot be made: {error.strerror}", "set XDG_CACHE_HOME") from error
+    return folder
+
+
+def _make_image(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name in _PROGRAM_FOLDERS:
         host = Path("/", name)
@@ -312,7 +328,6 @@ def make_image(folder: Path) -> Path:
         (folder / name).mkdir(parents=True, exist_ok=True)
     for number in range(MOST_LAYERS):
         (folder / "layers" / str(number)).mkdir(parents=True, exist_ok=True)
-    return folder
 
 
 def real_folders() -> list[str]:
@@ -334,7 +349,9 @@ def _innermost(process: int) -> tuple[int, tuple[int, ...]]:
     """The program in the container of an ``apptainer exec``, and the FUSE processes beside it."""
     servers: list[int] = []
     while True:
-        children = [int(child) for child in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+        # of every thread: Apptainer has several, and any may have started one
+        texts = [path.read_text() for path in Path(f"/proc/{process}/task").glob("*/children")]
+        children = sorted(int(child) for text in texts for child in text.split())
         fuse = [child for child in children if "fuse" in Path(f"/proc/{child}/comm").read_text()]
         servers += fuse
         others = [child for child in children if child not in fuse]

@@ -53,14 +53,8 @@ class ApptainerHolderDriver(NamespacesDriver):
                 "Apptainer is not installed", "make apptainer", failure=FailureClass.KERNEL_FEATURE
             )
         is_root = os.geteuid() == 0
+        self._apptainer = Apptainer(program, make_image(image_folder()))
         super().__init__(identities.full() if is_root else Identities((0, os.geteuid(), 1), (0, os.getegid(), 1)))
-        try:
-            image = make_image(image_folder())
-        except OSError as error:
-            raise InfrastructureError(
-                f"{error.filename} cannot be made: {error.strerror}", "set XDG_CACHE_HOME"
-            ) from error
-        self._apptainer = Apptainer(program, image)
         self._container: Container | None = None
         self._holds: dict[str, _Hold] = {}
 
@@ -72,7 +66,7 @@ class ApptainerHolderDriver(NamespacesDriver):
         return hold.client
 
     def _open_hold(self, image: Path | None) -> _Hold:
-        container = self._apptainer.start_with_host(image)
+        container = self._apptainer.start_with_host(image, self.lease)
         try:
             # root's container has no user namespace of its own; the holder makes one in it
             kinds = ("mnt",) if os.geteuid() == 0 else ("user", "mnt")

@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import json
 import os
+import select
 import socket
 import subprocess
 import sys
@@ -67,6 +68,7 @@ class HolderClient:
     def __init__(self, identities: Identities, *, join: Join | None = None) -> None:
         self.identities = identities
         self._lock = threading.Lock()
+        self._servers = _opened(join.servers if join else ())
         self._numbers = itertools.count(1)
         self._complaints = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the client
         self._control, theirs = socket.socketpair()
@@ -114,6 +116,16 @@ class HolderClient:
     def alive(self) -> bool:
         """Whether the helper processes run."""
         return self._guard.poll() is None
+
+    @property
+    def sound(self) -> bool:
+        """Whether what serves its files still runs (see :class:`Join`)."""
+        if not self._servers:
+            return True
+        poll = select.poll()
+        for server in self._servers:
+            poll.register(server, select.POLLIN)
+        return not poll.poll(0)
 
     def new_id(self) -> str:
         """A name for a sandbox."""
@@ -168,6 +180,16 @@ class HolderClient:
         except subprocess.TimeoutExpired:
             self._guard.kill()  # the holder has the guard's death as its own
             self._guard.wait()
+        while self._servers:
+            os.close(self._servers.pop())
+
+
+def _opened(processes: Sequence[int]) -> list[int]:
+    handles = []
+    for process in processes:
+        with contextlib.suppress(OSError):  # an old kernel, or it has ended
+            handles.append(os.pidfd_open(process))
+    return handles
 
 
 def in_words(header: Mapping[str, Any]) -> str:

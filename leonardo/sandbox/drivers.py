@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from leonardo.errors import FailureClass, InfrastructureError, InputError
-from leonardo.sandbox import identities
+from leonardo.sandbox import identities, janitor
 from leonardo.sandbox.apptainer import ApptainerDriver
 from leonardo.sandbox.apptainerholder import ApptainerHolderDriver
 from leonardo.sandbox.fusedriver import FuseDriver
@@ -29,10 +29,11 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Choice:
-    """The driver that was opened, and those before it that were not."""
+    """The driver that was opened, those before it that were not, and what the janitor then did."""
 
     driver: NamespacesDriver
     refusals: tuple[Refusal, ...]
+    cleaned: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -107,14 +108,24 @@ def choose(name: str = "auto") -> Choice:
     refusals: list[Refusal] = []
     for candidate in _ORDERS[name]:
         try:
-            return Choice(candidate.opened(), tuple(refusals))
+            driver = candidate.opened()
         except InfrastructureError as error:
             refusals.append(Refusal(candidate.label, error.what))
+            continue
+        # after a crash: what it left might be in the way
+        return Choice(driver, tuple(refusals), tuple(janitor.clean(driver.discard)))
     raise InfrastructureError(
         f"no sandboxes can be run here ({'; '.join(map(str, refusals))})",
         "Allow user namespaces, or install Apptainer: make apptainer",
         FailureClass.KERNEL_FEATURE,
     )
+
+
+def clean_up(name: str = "auto") -> list[str]:
+    """Clean what killed drivers of this user left on this node, by the driver called ``name``; a line each."""
+    choice = choose(name)
+    with choice.driver as driver:
+        return [*choice.cleaned, *janitor.clean(driver.discard)]
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,6 @@ class FuseDriver(NamespacesDriver):
     name = "namespaces-fuse"
 
     def __init__(self, identities: Identities) -> None:
-        super().__init__(identities)
         if not shutil.which(PROGRAM):
             raise InfrastructureError(
                 f"{PROGRAM} is not installed", f"install the package {PROGRAM}", FailureClass.KERNEL_FEATURE
@@ -33,6 +32,7 @@ class FuseDriver(NamespacesDriver):
             raise InfrastructureError(
                 f"{DEVICE} cannot be used by every user", f"chmod 666 {DEVICE}", FailureClass.KERNEL_FEATURE
             )
+        super().__init__(identities)
 
     def _plan(self, environment: Mapping[str, str], limits: Limits) -> Plan:
         return replace(super()._plan(environment, limits), fuse=True)

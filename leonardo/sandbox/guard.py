@@ -138,8 +138,8 @@ def _watch(holder: int, opener: socket.socket | None, lifeline: int, driver_proc
                 os._exit(code if code >= 0 else 128 - code)
         complaint = servers.complaint(ready)
         if complaint or ends & ready.keys():
-            servers.end()  # first: the holder's end can wait for them
             os.kill(holder, signal.SIGKILL)
+            servers.end()  # the holder's end may wait for them
             os.waitpid(holder, 0)
             if complaint:
                 say(complaint)

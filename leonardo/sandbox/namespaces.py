@@ -26,6 +26,7 @@ from leonardo.sandbox.client import (
 )
 from leonardo.sandbox.driver import Driver, LayerStack, Limits, SetUpResult
 from leonardo.sandbox.identities import Identities
+from leonardo.sandbox.leases import Lease
 from leonardo.sandbox.mounts import Plan
 from leonardo.sandbox.served import DEFAULT_ENVIRONMENT, Channel, Life, SandboxGoneError, ServedBackend, failure_of
 from leonardo.sandbox.timings import Timings
@@ -54,6 +55,10 @@ class NamespaceLife:
         self._identifier = identifier
         self._reason: str | None = None
 
+    @property
+    def sound(self) -> bool:
+        return self._holder.sound
+
     def end(self, *, gone: bool = False) -> str:
         if self._reason is None:
             self.channel.close()
@@ -76,6 +81,7 @@ class NamespacesDriver(Driver):
         self._identities = identities
         self._lock = threading.Lock()
         self._client: HolderClient | None = None
+        self.lease = Lease()
         self._closed = False
 
     # ---- the holder
@@ -100,6 +106,7 @@ class NamespacesDriver(Driver):
             client, self._client = self._client, None
         if client:
             client.close()
+        self.lease.close()
 
     def self_test(self) -> dict[str, str]:
         """Try what sandboxes need, in one: check -> what went wrong, or ``""``."""
@@ -183,26 +190,29 @@ class NamespacesDriver(Driver):
             work.rename(folder)
         except BaseException:
             with contextlib.suppress(InfrastructureError):
-                self._discard(work)
+                self.discard(work)
             raise
 
     def remove(self, folder: Path) -> None:
         if not os.path.lexists(folder):
             return
         # a name of its own first: a removal that is cut short must not leave half a layer that looks whole
-        doomed = folder.with_name(f".{folder.name}.removed-{os.urandom(6).hex()}")
+        self.lease.note_folder(folder.parent)
+        doomed = folder.with_name(f".{folder.name}.removed-{self.lease.id}-{os.urandom(6).hex()}")
         folder.rename(doomed)
-        self._discard(doomed)
+        self.discard(doomed)
 
     def _new_folder(self, wanted: Path) -> Path:
         wanted.parent.mkdir(parents=True, exist_ok=True)
-        work = Path(tempfile.mkdtemp(dir=wanted.parent, prefix=f".{wanted.name}.partial-"))
+        self.lease.note_folder(wanted.parent)
+        work = Path(tempfile.mkdtemp(dir=wanted.parent, prefix=f".{wanted.name}.partial-{self.lease.id}-"))
         work.chmod(0o755)
         if os.geteuid() == 0:
             os.chown(work, *self._identities.root)
         return work
 
-    def _discard(self, folder: Path) -> None:
+    def discard(self, folder: Path) -> None:
+        """Remove a folder of this driver's ids, whatever is in it."""
         self._run_tool(f"removing {folder}", {"do": "remove", **layer_reference(folder)}, [])
         folder.rmdir()
 
@@ -259,7 +269,8 @@ class NamespacesDriver(Driver):
 
     def _capture(self, job: socket.socket, archive: Path) -> None:
         archive.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(dir=archive.parent, prefix=f".{archive.name}.partial-")
+        self.lease.note_folder(archive.parent)
+        descriptor, name = tempfile.mkstemp(dir=archive.parent, prefix=f".{archive.name}.partial-{self.lease.id}-")
         try:
             with open(descriptor, "wb", closefd=True):
                 wire.send(job, {"do": "capture"}, descriptors=[descriptor])

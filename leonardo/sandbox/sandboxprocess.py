@@ -173,7 +173,8 @@ def _serve_files(plan: mounts.Plan, channel: int, ids: IdMaps, test: bool) -> No
     process = _start_sandbox(plan, channel, ids, mounts.enter_root, test=test)
     os.close(channel)
     while True:
-        ended, status = wait_for(process, 1.0)
+        wait_for((process, server), 1.0)
+        ended, status = os.waitpid(process, os.WNOHANG)
         if ended:
             code = os.waitstatus_to_exitcode(status)
             os.kill(server, signal.SIGKILL)
@@ -186,17 +187,14 @@ def _serve_files(plan: mounts.Plan, channel: int, ids: IdMaps, test: bool) -> No
             os._exit(fuseoverlay.GONE)
 
 
-def wait_for(process: int, seconds: float) -> tuple[bool, int]:
-    """Whether a child ended within some seconds, and its status."""
-    handle = os.pidfd_open(process)
+def wait_for(processes: tuple[int, ...], seconds: float) -> None:
+    """Until one of some children has ended, or for some seconds."""
+    handles = [os.pidfd_open(process) for process in processes]
     try:
-        poll = select.poll()
-        poll.register(handle, select.POLLIN)
-        if not poll.poll(seconds * 1000):
-            return False, 0
-        return True, os.waitpid(process, 0)[1]
+        select.select(handles, [], [], seconds)
     finally:
-        os.close(handle)
+        for handle in handles:
+            os.close(handle)
 
 
 # ---- preparing a layer

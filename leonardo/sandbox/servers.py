@@ -19,6 +19,7 @@ from leonardo.sandbox import linux
 INTERVAL = 0.5
 PATIENCE = 3.0
 """Seconds without an answer after which a server is given up."""
+_HEAD_START = 0.02
 HUNG = 75
 """Exit code of a guard whose holder's files were served no more."""
 
@@ -82,7 +83,10 @@ class Servers:
         return next((name for name in self._names.values() if "fuse" in name), "what serves its files")
 
     def end(self) -> None:
-        """Kill the FUSE processes, so that whoever waits for them waits no more, and the asker."""
+        """Kill the FUSE processes, so that whoever waits for them waits no more, and the asker. The holder was killed
+        before: a sandbox must not live to see its files fail."""
+        if self._names:
+            time.sleep(_HEAD_START)
         for handle, name in self._names.items():
             if "fuse" in name:
                 try:

@@ -33,6 +33,9 @@ class _Driver:
     def close(self) -> None:
         self.closed = True
 
+    def discard(self, folder: Path) -> None:
+        raise AssertionError(folder)
+
 
 def _refuse(error: Exception):
     def refuse() -> None:
