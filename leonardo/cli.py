@@ -50,7 +50,7 @@ class Commands(TyperGroup):
 
 
 def _end(line: str, exit_code: int) -> NoReturn:
-    print(f"leonardo: {line}", file=sys.stderr)
+    print("leonardo:", " ".join(line.split()), file=sys.stderr)  # one line, whatever a library's words or a name hold
     raise SystemExit(exit_code)
 
 

@@ -41,6 +41,22 @@ def test_a_folder_that_cannot_be_made_is_one_line_before_any_work(tmp_path: Path
         assert result.stderr.startswith("leonardo: ")
 
 
+def test_one_line_whatever_a_library_says(tmp_path: Path) -> None:
+    (tmp_path / "no.tar").write_text("not a tar")
+    site = tmp_path / "site.yaml"
+    site.write_text(
+        "name: test\nbases: {'tiny:1': {registry: false, substitute: {kind: archive, path: no.tar, reason: a test}}}\n"
+    )
+    environment = os.environ | {"LEONARDO_CACHE": str(tmp_path / "cache")}
+    rows = write_rows(tmp_path / "rows.jsonl", ROW)
+    result = run("gates", rows, "--site", site, "--out", tmp_path / "out", env=environment)
+    if result.returncode == InfrastructureError.exit_code:
+        pytest.skip(result.stderr)
+    assert result.returncode == InputError.exit_code
+    assert len(result.stderr.splitlines()) == 1
+    assert "no root file system archive" in result.stderr
+
+
 def test_a_current_folder_that_is_gone_is_one_line(tmp_path: Path) -> None:
     script = f"cd {tmp_path} && rmdir {tmp_path} && exec {sys.executable} -P -m leonardo.cli doctor"
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
