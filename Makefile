@@ -12,7 +12,7 @@ DRIVER ?= auto
 TASKS ?= ../shared/tmax-sample/tasks.jsonl
 JOBS ?= 2
 
-.PHONY: help setup demo gates test lint format apptainer upstream bench-sandbox apply-patches unapply-patches diff new-patch \
+.PHONY: help setup demo gates test lint format apptainer upstream bench-sandbox soak apply-patches unapply-patches diff new-patch \
 	refresh-patches rebase-patches continue-patches abort-patches check-patches doctor clean
 
 help: ## List the targets
@@ -79,6 +79,9 @@ check-patches: setup ## Hold the patch stack to its rules; needs no checkout; wr
 
 bench-sandbox: setup ## Time the sandbox drivers of this machine; writes out/bench-sandbox.json
 	@$(VENV)/bin/python -m benchmarks.sandbox
+
+soak: setup ## 10,000 episodes with random kills of helpers, holders and sandboxes; SECONDS=60 for a short one
+	@$(VENV)/bin/python benchmarks/soak.py --driver $(DRIVER) --seed $(SEED) $(if $(SECONDS),--seconds $(SECONDS))
 
 clean: ## Remove the environment, results and installed tools (not the asset cache)
 	@rm -rf "$(VENV)" out runs .tools
