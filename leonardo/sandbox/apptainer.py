@@ -201,6 +201,9 @@ class ContainerLife:
     def sound(self) -> bool:
         return self._life.sound
 
+    def refusals(self) -> set[str]:
+        return self._life.refusals()
+
     def end(self, *, gone: bool = False) -> str:
         try:
             return self._life.end(gone=gone)

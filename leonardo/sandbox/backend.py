@@ -20,6 +20,10 @@ class SandboxOOMError(RuntimeError):
     """The sandbox ran out of memory and was killed; the episode cannot go on. The agent's doing, not the machine's."""
 
 
+class SandboxLimitError(SandboxOOMError):
+    """The sandbox went over another of its limits and was ended; a kind of the above since upstream knows only that."""
+
+
 class SandboxBackend(ABC):
     """A live, writable copy of a prepared state. Made unstarted; :meth:`start` after :meth:`close` resets it.
 

@@ -14,13 +14,12 @@ import signal
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from leonardo.sandbox import fuseoverlay, layers, linux, mounts, sandboxprocess, seccomp, selftest, watchdog, wire
 from leonardo.sandbox.slots import Slots
 
-WATCH_INTERVAL = 0.25  # seconds between looks at the sandboxes' memory, at least
 _ERRORS_KEPT = 2000  # characters of a tool's complaints
 
 
@@ -29,7 +28,7 @@ class Sandbox:
     """A sandbox's process as the holder knows it; ``reason`` says why it ended, once it has."""
 
     process: int
-    memory: int
+    bounds: watchdog.Bounds
     keys: list[str]
     reason: str = ""
     ended: bool = False
@@ -78,7 +77,7 @@ class Holder:
         poll.register(wake_read, select.POLLIN)
         next_look = 0.0
         while True:
-            ready = dict(poll.poll(WATCH_INTERVAL * 1000 if self._sandboxes else None))
+            ready = dict(poll.poll(_milliseconds_until(next_look) if self._sandboxes else None))
             if wake_read in ready:
                 os.read(wake_read, 4096)
                 self._reap()
@@ -90,8 +89,8 @@ class Holder:
                 self._handle(message)
             now = time.monotonic()
             if self._sandboxes and now >= next_look:
-                self._enforce_memory()
-                next_look = time.monotonic() + max(WATCH_INTERVAL, 20 * (time.monotonic() - now))
+                look = self._enforce_bounds()
+                next_look = time.monotonic() + look.pause(time.monotonic() - now)
 
     def _handle(self, message: wire.Message) -> None:
         try:
@@ -106,7 +105,8 @@ class Holder:
     # ---- sandboxes
 
     def _create(self, header: dict[str, Any], descriptors: list[int]) -> None:
-        """Descriptors: [a job's socket, if it prepares a layer], the sandbox's channel."""
+        """Descriptors: [its groups], [a job's socket, if it prepares a layer], the sandbox's channel."""
+        own = descriptors[header["groups"] :]
         keys: list[str] = []
 
         def take(layer: dict[str, str]) -> str:
@@ -118,12 +118,13 @@ class Holder:
             folders = [take(layer) for layer in header["layers"]]
             binds = {target: take(layer) for target, layer in header["binds"].items()}
             plan = mounts.Plan.from_json({**header["plan"], "layers": folders, "binds": binds})
-            process = sandboxprocess.start(plan, descriptors, self._ids)
+            plan = replace(plan, groups=tuple(descriptors[: header["groups"]]))
+            process = sandboxprocess.start(plan, own, self._ids)
         except BaseException:
             for key in keys:
                 self._slots.give_back(key)
             raise
-        self._sandboxes[header["id"]] = Sandbox(process, header["memory"], keys)
+        self._sandboxes[header["id"]] = Sandbox(process, _bounds(header), keys)
         for descriptor in descriptors:
             os.close(descriptor)
 
@@ -134,8 +135,8 @@ class Holder:
             os.mkdir(layer, 0o755)
             selftest.make_layer(layer)
         plan = mounts.Plan.from_json({**header["plan"], "layers": [layer]})
-        process = sandboxprocess.start(plan, descriptors, self._ids, test=True)
-        self._sandboxes[header["id"]] = Sandbox(process, header["memory"], [])
+        process = sandboxprocess.start(plan, descriptors[header["groups"] :], self._ids, test=True)
+        self._sandboxes[header["id"]] = Sandbox(process, _bounds(header), [])
         for descriptor in descriptors:
             os.close(descriptor)
 
@@ -161,11 +162,13 @@ class Holder:
         for reply in sandbox.waiting:
             _answer(reply, {"reason": sandbox.reason})
 
-    def _enforce_memory(self) -> None:
+    def _enforce_bounds(self) -> watchdog.Look:
         alive = {sandbox.process: sandbox for sandbox in self._sandboxes.values() if not sandbox.ended}
-        for process in watchdog.over_limit({process: sandbox.memory for process, sandbox in alive.items()}):
-            alive[process].reason = "memory"
+        look = watchdog.look({process: sandbox.bounds for process, sandbox in alive.items()})
+        for process, reason in look.over.items():
+            alive[process].reason = reason
             os.kill(process, signal.SIGKILL)
+        return look
 
     def _reap(self) -> None:
         while True:
@@ -209,6 +212,14 @@ class Holder:
         text = sandboxprocess.complaints_of(tool.complaints)
         self._slots.give_back(tool.slot, forget=True)
         _answer(tool.reply, {"exit_code": os.waitstatus_to_exitcode(status), "complaints": text[:_ERRORS_KEPT]})
+
+
+def _bounds(header: dict[str, Any]) -> watchdog.Bounds:
+    return watchdog.Bounds(header["memory"], header["plan"]["processes"])
+
+
+def _milliseconds_until(moment: float) -> float:
+    return max(0.0, moment - time.monotonic()) * 1000 + 1
 
 
 def _ending(status: int) -> str:

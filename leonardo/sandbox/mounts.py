@@ -54,6 +54,7 @@ class Plan:
         nested: whether the sandbox gets a user namespace of its own below the holder's.
         host_root: whether uid 0 inside is the host's root, without capabilities there.
         fuse: whether the overlay is fuse-overlayfs's, mounted beforehand (see fuseoverlay.py).
+        groups: descriptors, in the holder, by which the sandbox joins its control groups.
         own: files of the uppermost layer that are copied into the writable layer, relative to the root.
     """
 
@@ -68,6 +69,7 @@ class Plan:
     nested: bool = True
     host_root: bool = False
     fuse: bool = False
+    groups: tuple[int, ...] = ()
     own: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -77,7 +79,7 @@ class Plan:
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Self:
         """The inverse of :meth:`to_json`."""
-        return cls(**{**value, "layers": tuple(value["layers"]), "own": tuple(value["own"])})
+        return cls(**{**value, "layers": tuple(value["layers"]), "own": tuple(value["own"]), "groups": ()})
 
 
 def mount_stage(root: str) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from leonardo.errors import FailureClass, InfrastructureError, InputError
-from leonardo.sandbox import wire
+from leonardo.sandbox import cgroups, wire
 from leonardo.sandbox.client import (
     TOOL_PATIENCE,
     HolderClient,
@@ -27,7 +27,7 @@ from leonardo.sandbox.client import (
 from leonardo.sandbox.driver import Driver, LayerStack, Limits, SetUpResult
 from leonardo.sandbox.identities import Identities
 from leonardo.sandbox.leases import Lease
-from leonardo.sandbox.mounts import Plan
+from leonardo.sandbox.mounts import SHARED_MEMORY, Plan
 from leonardo.sandbox.served import DEFAULT_ENVIRONMENT, Channel, Life, SandboxGoneError, ServedBackend, failure_of
 from leonardo.sandbox.timings import Timings
 
@@ -49,8 +49,11 @@ _CERTIFICATE_VARIABLES = ("SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE
 class NamespaceLife:
     """A sandbox of a holder."""
 
-    def __init__(self, holder: HolderClient, identifier: str, channel: socket.socket) -> None:
+    def __init__(
+        self, holder: HolderClient, identifier: str, channel: socket.socket, group: cgroups.Group | None = None
+    ) -> None:
         self.channel = channel
+        self._group = group
         self._holder = holder
         self._identifier = identifier
         self._reason: str | None = None
@@ -67,7 +70,14 @@ class NamespaceLife:
                 self._reason = answer["reason"]
             except HolderGoneError as error:
                 self._reason = str(error)
+            if self._group:
+                if gone and "memory" in self._group.new_events():
+                    self._reason = "memory"
+                self._group.remove()
         return self._reason
+
+    def refusals(self) -> set[str]:
+        return self._group.new_events() if self._group and self._reason is None else set()
 
 
 class NamespacesDriver(Driver):
@@ -78,6 +88,7 @@ class NamespacesDriver(Driver):
     def __init__(self, identities: Identities) -> None:
         self.degraded = identities.degraded
         self.timings = Timings()
+        self.groups = cgroups.find()
         self._identities = identities
         self._lock = threading.Lock()
         self._client: HolderClient | None = None
@@ -159,24 +170,41 @@ class NamespacesDriver(Driver):
             "layers": list(layers),
             "binds": dict(binds or {}),
         }
+        group = self._make_group(limits)
+        joins = group.descriptors if group else []
         ours, theirs = socket.socketpair()
         try:
             with theirs:
-                descriptors = [job.fileno()] if job else []
-                holder.post(header, [*descriptors, theirs.fileno()])
+                descriptors = [*joins, *([job.fileno()] if job else [])]
+                holder.post({**header, "groups": len(joins)}, [*descriptors, theirs.fileno()])
+                if group:
+                    group.close_descriptors()
             ours.settimeout(TOOL_PATIENCE if job else 30)
             ready = wire.receive(ours).header
         except HolderGoneError as error:
             ours.close()
+            if group:
+                group.close_descriptors()
+                group.remove()
             raise InfrastructureError(f"a sandbox could not be started: {error}") from error
         except (EOFError, OSError) as error:
-            reason = NamespaceLife(holder, identifier, ours).end(gone=True)
+            reason = NamespaceLife(holder, identifier, ours, group).end(gone=True)
             raise InfrastructureError(f"a sandbox could not be started: {reason}") from error
-        life = NamespaceLife(holder, identifier, ours)
+        life = NamespaceLife(holder, identifier, ours, group)
         if "error" in ready:
             life.end()
             raise InfrastructureError(f"a sandbox could not be started: {in_words(ready)}")
         return life, ready
+
+    def _make_group(self, limits: Limits) -> cgroups.Group | None:
+        if self.groups is None:
+            return None
+        # the writable layer and shared memory are memory; process 1 and what prepares a layer are processes
+        memory = limits.memory + limits.disk + SHARED_MEMORY
+        try:
+            return self.groups.make(memory=memory, processes=limits.processes + 8)
+        except OSError as error:
+            raise InfrastructureError(f"no control group could be made: {error}") from error
 
     # ---- layers
 

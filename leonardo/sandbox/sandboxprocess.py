@@ -1,5 +1,6 @@
 """From the holder's process to a sandbox's process 1, and to the process that prepares a layer around one."""
 
+import contextlib
 import os
 import resource
 import select
@@ -12,10 +13,9 @@ from pathlib import Path
 from typing import NoReturn
 
 from leonardo.sandbox import fuseoverlay, layers, linux, mounts, ownfiles, seccomp, selftest, wire
-from leonardo.sandbox.server import Server
+from leonardo.sandbox.server import FULL_BELOW, Server
 
 HOSTNAME = "sandbox"
-FULL_BELOW = 256 << 10  # bytes free in a writable layer: less at any time means that the disk was full
 _ISOLATED = linux.CLONE_NEWNS | linux.CLONE_NEWPID | linux.CLONE_NEWIPC | linux.CLONE_NEWUTS
 _COUNTS_PROCESSES_BY_NAMESPACE = linux.kernel_version() >= (5, 14)  # before, RLIMIT_NPROC meant all of a user's
 
@@ -115,6 +115,9 @@ def _become_sandbox(
     linux.die_with_parent()
     if os.read(go, 1) != b"g":
         os._exit(1)
+    for group in plan.groups:
+        with contextlib.suppress(OSError):  # before kernel 5.17 this process's own rights count: then without a group
+            os.write(group, b"0")
     _write("/proc/self/oom_score_adj", "1000")  # if the machine runs out of memory all the same, sandboxes go first
     build(plan)
     if not plan.network:

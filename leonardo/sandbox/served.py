@@ -3,12 +3,12 @@
 import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 from leonardo.errors import FailureClass, InfrastructureError
 from leonardo.sandbox import wire
-from leonardo.sandbox.backend import ExecutionResult, SandboxBackend, SandboxOOMError
+from leonardo.sandbox.backend import ExecutionResult, SandboxBackend, SandboxLimitError, SandboxOOMError
 from leonardo.sandbox.driver import Limits
 from leonardo.sandbox.timings import Timings
 
@@ -50,14 +50,36 @@ class Life(Protocol):
     def end(self, *, gone: bool = False) -> str:
         """End it, wait until nothing of it is left, and say why it had ended if it had (``gone``)."""
 
+    def refusals(self) -> set[str]:
+        """Which of ``memory`` and ``processes`` the kernel has refused it since this was last asked, where it tells."""
+
 
 @dataclass(frozen=True)
 class CommandOutcome:
-    """A finished command; ``outputs`` are stdout and stderr, or both as one where they were merged."""
+    """A finished command.
+
+    Attributes:
+        outputs: stdout and stderr, or both as one where they were merged or the command had a terminal.
+        exit_code: signals as 128 + n; 124 when it ran too long.
+        timed_out: whether it did.
+        disk_full: whether it failed and the writable layer is full.
+        seconds: how long it ran.
+        ended_by: what made it fail, as far as is known: ``""``, ``timeout``, ``disk`` or ``processes``.
+    """
 
     outputs: tuple[bytes, ...]
     exit_code: int
     timed_out: bool
+    disk_full: bool = False
+    seconds: float = 0.0
+    ended_by: str = ""
+
+
+@dataclass
+class CommandResult(ExecutionResult):
+    """Upstream's result, and what made the command fail (see :attr:`CommandOutcome.ended_by`)."""
+
+    ended_by: str = ""
 
 
 class Channel:
@@ -83,9 +105,15 @@ class Channel:
                 raise SandboxGoneError(str(error)) from error
 
     def run(
-        self, request: dict[str, Any], *, timeout: float, output: int, environment: Mapping[str, str] | None = None
+        self,
+        request: dict[str, Any],
+        *,
+        timeout: float,
+        output: int,
+        environment: Mapping[str, str] | None = None,
+        stdin: bytes = b"",
     ) -> CommandOutcome:
-        """Run a command (``command`` for bash, or ``argv``; ``merge`` for one output)."""
+        """Run a command (``command`` for bash, or ``argv``; ``merge`` for one output; ``terminal``: rows, columns)."""
         header = {
             "do": "run",
             "timeout": timeout,
@@ -94,7 +122,7 @@ class Channel:
             "environment": dict(environment or {}),
             **request,
         }
-        answer = self.call(header, patience=timeout + GRACE + PATIENCE)
+        answer = self.call(header, stdin, patience=timeout + GRACE + PATIENCE)
         if "error" in answer.header:
             raise RuntimeError(f"the command could not be run: {answer.header['message']}")
         outputs, start = [], 0
@@ -102,7 +130,8 @@ class Channel:
             end = len(answer.blob) if size < 0 else start + size
             outputs.append(answer.blob[start:end])
             start = end
-        return CommandOutcome(tuple(outputs), answer.header["exit_code"], answer.header["timed_out"])
+        known = {name: answer.header[name] for name in ("disk_full", "seconds") if name in answer.header}
+        return CommandOutcome(tuple(outputs), answer.header["exit_code"], answer.header["timed_out"], **known)
 
 
 class ServedBackend(SandboxBackend):
@@ -132,16 +161,56 @@ class ServedBackend(SandboxBackend):
 
     def run_command(self, command: str, timeout: float | None = None) -> ExecutionResult:
         limit = self._timeout if timeout is None else timeout
-        if "\0" in command:
-            return ExecutionResult("", "the command holds a NUL byte\n", 126)
-        with self._timings.measure("command"):
-            outcome = self._guarded(
-                lambda channel: channel.run({"command": command}, timeout=limit, output=self._limits.output)
-            )
+        outcome = self.execute(command, timeout=limit)
         stdout, stderr = (text.decode("utf-8", "replace") for text in outcome.outputs)
         if outcome.timed_out:
             stderr = f"Command timed out after {limit:g}s.\n{stderr}"
-        return ExecutionResult(stdout, stderr, outcome.exit_code)
+        return CommandResult(stdout, stderr, outcome.exit_code, outcome.ended_by)
+
+    def execute(
+        self,
+        command: str,
+        *,
+        timeout: float | None = None,
+        stdin: bytes = b"",
+        terminal: tuple[int, int] | None = None,
+    ) -> CommandOutcome:
+        """Run ``bash -c command`` like :meth:`run_command`, with bytes in and out.
+
+        Args:
+            command: for bash.
+            timeout: in seconds.
+            stdin: what the command reads; nothing, if not given.
+            terminal: rows and columns of a terminal that is the command's input and output; ``stdin`` is then typed,
+                and the one output has what is typed, as well, and lines that end with carriage returns.
+        """
+        limit = self._timeout if timeout is None else timeout
+        if "\0" in command:
+            return CommandOutcome((b"", b"the command holds a NUL byte\n"), 126, False)
+        request: dict[str, Any] = {"command": command}
+        if terminal:
+            request["terminal"] = list(terminal)
+        with self._timings.measure("command"):
+            outcome = self._guarded(
+                lambda channel: channel.run(request, timeout=limit, output=self._limits.output, stdin=stdin)
+            )
+        return self._explained(outcome) if outcome.exit_code else outcome
+
+    def _explained(self, outcome: CommandOutcome) -> CommandOutcome:
+        """What made a command fail. One that the kernel killed for the sandbox's memory ends the sandbox."""
+        life, channel = self._life, self._channel
+        refusals = life.refusals() if life else set()
+        if "memory" in refusals and channel:
+            raise self._bury(channel, "memory")
+        if outcome.timed_out:
+            ended_by = "timeout"
+        elif outcome.disk_full:
+            ended_by = "disk"
+        elif "processes" in refusals or _cannot_fork(outcome.outputs[-1]):
+            ended_by = "processes"
+        else:
+            ended_by = ""
+        return replace(outcome, ended_by=ended_by)
 
     def write_file(self, path: str, content: str | bytes) -> None:
         data = content.encode() if isinstance(content, str) else content
@@ -238,10 +307,17 @@ class ServedBackend(SandboxBackend):
             return self._failure or InfrastructureError("the sandbox has ended")
 
 
+def _cannot_fork(complaints: bytes) -> bool:
+    """Whether a shell or interpreter says that it could not start a process: where no group counts, who else knows."""
+    return b"Resource temporarily unavailable" in complaints and b"fork" in complaints
+
+
 def failure_of(reason: str, limits: Limits) -> Exception:
     """What to raise for a sandbox that ended by itself."""
     if reason == "memory":
         return SandboxOOMError(f"the sandbox used more than its {limits.memory >> 20} MiB of memory and was ended")
+    if reason == "processes":
+        return SandboxLimitError(f"the sandbox had far more than its {limits.processes} processes and was ended")
     return InfrastructureError(
         f"the sandbox ended: {reason}", "the attempt is excluded and can be retried", FailureClass.RUNTIME
     )

@@ -7,6 +7,7 @@ brings a socket of its own for its answer, so that commands run side by side.
 
 import contextlib
 import encodings.idna  # noqa: F401 - the socket module loads it late otherwise
+import errno
 import os
 import select
 import signal
@@ -19,10 +20,13 @@ from typing import Any
 from leonardo.sandbox import serverfiles, wire
 from leonardo.sandbox.listing import listing
 from leonardo.sandbox.output import Output
+from leonardo.sandbox.terminal import Terminal
 
 READ_SIZE = 1 << 16
 LONGEST_ARGUMENT = 120_000
 """execve(2) takes no single argument of 128 KiB or more; longer commands go through a file in memory."""
+
+FULL_BELOW = 256 << 10  # bytes free in a writable layer: less at any time means that the disk was full
 
 _RESET_SIGNALS = [signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD, signal.SIGINT]
 _LOWEST_DESCRIPTOR = 10
@@ -62,6 +66,7 @@ class Server:
         self._environment = environment
         self._process_folder = process_folder
         self._commands: dict[int, Command] = {}
+        self._terminals: dict[int, Terminal] = {}
         self._handlers: dict[int, Callable[[int], None]] = {}
         self._poll = select.poll()
         self._ended = False
@@ -85,9 +90,9 @@ class Server:
                     handler(descriptor)
             self._enforce_deadlines()
 
-    def _watch(self, descriptor: int, handler: Callable[[int], None]) -> None:
+    def _watch(self, descriptor: int, handler: Callable[[int], None], events: int = select.POLLIN) -> None:
         self._handlers[descriptor] = handler
-        self._poll.register(descriptor, select.POLLIN)
+        self._poll.register(descriptor, events)
 
     def _forget(self, descriptor: int) -> None:
         if self._handlers.pop(descriptor, None):
@@ -111,7 +116,7 @@ class Server:
         try:
             match header["do"]:
                 case "run":
-                    self._start(header, reply)
+                    self._start(header, message.blob, reply)
                 case "write":
                     serverfiles.write(header["path"], message.blob)
                     _answer(reply, {})
@@ -143,17 +148,31 @@ class Server:
 
     # ---- commands
 
-    def _start(self, header: dict[str, Any], reply: socket.socket) -> None:
+    def _start(self, header: dict[str, Any], given: bytes, reply: socket.socket) -> None:
         argv, script = self._argv(header)
         if argv is None:
             _answer(reply, {"exit_code": 127, "timed_out": False, "sizes": [0, -1]}, b"bash: not found in the image\n")
             return
-        pipes = [os.pipe2(os.O_CLOEXEC) for _ in range(1 if header.get("merge") else 2)]
-        reads, writes = [pipe[0] for pipe in pipes], [pipe[1] for pipe in pipes]
-        actions = [(os.POSIX_SPAWN_DUP2, writes[0], 1), (os.POSIX_SPAWN_DUP2, writes[-1], 2)]
-        if script is not None:
-            actions.append((os.POSIX_SPAWN_DUP2, script, 3))
+        closing = [] if script is None else [script]
+        reads: list[int] = []
         try:
+            if "terminal" in header:
+                terminal = Terminal(*header["terminal"], given)
+                self._terminals[terminal.descriptor] = terminal
+                reads = [terminal.descriptor]
+                # a session's leader that opens a terminal has it
+                actions: list[tuple] = [(os.POSIX_SPAWN_OPEN, 0, terminal.path, os.O_RDWR, 0)]
+                actions += [(os.POSIX_SPAWN_DUP2, 0, 1), (os.POSIX_SPAWN_DUP2, 0, 2)]
+            else:
+                pipes = [os.pipe2(os.O_CLOEXEC) for _ in range(1 if header.get("merge") else 2)]
+                reads, writes = [pipe[0] for pipe in pipes], [pipe[1] for pipe in pipes]
+                closing += writes
+                actions = [(os.POSIX_SPAWN_DUP2, writes[0], 1), (os.POSIX_SPAWN_DUP2, writes[-1], 2)]
+                if given:
+                    closing.append(_file_of(given, "input"))
+                    actions.append((os.POSIX_SPAWN_DUP2, closing[-1], 0))
+            if script is not None:
+                actions.append((os.POSIX_SPAWN_DUP2, script, 3))
             process = os.posix_spawn(
                 argv[0],
                 argv,
@@ -165,18 +184,22 @@ class Server:
             )
         except OSError as error:
             for descriptor in reads:
+                self._terminals.pop(descriptor, None)
                 os.close(descriptor)
             text = f"{argv[0]}: cannot be started: {error.strerror}\n".encode()
             _answer(reply, {"exit_code": 126, "timed_out": False, "sizes": [0, -1]}, text)
             return
         finally:
-            for descriptor in [*writes, *([] if script is None else [script])]:
+            for descriptor in closing:
                 os.close(descriptor)
         outputs = {}
         for descriptor in reads:
             os.set_blocking(descriptor, False)
             outputs[descriptor] = Output(header["output"])
-            self._watch(descriptor, self._on_output)
+            if descriptor in self._terminals:
+                self._watch(descriptor, self._on_terminal, select.POLLIN | select.POLLOUT)
+            else:
+                self._watch(descriptor, self._on_output)
         deadline = time.monotonic() + header["timeout"]
         self._commands[process] = Command(process, reply, outputs, reads, deadline, header["grace"])
         self._watch(reply.fileno(), self._on_abandoned)
@@ -192,11 +215,14 @@ class Server:
         data = os.fsencode(command)
         if len(data) < LONGEST_ARGUMENT:
             return [bash, "-c", command], None
-        script = os.memfd_create("command")
-        with open(script, "wb", closefd=False) as stream:
-            stream.write(data)
-        os.lseek(script, 0, os.SEEK_SET)
-        return [bash, "-c", "source /dev/fd/3"], script
+        return [bash, "-c", "source /dev/fd/3"], _file_of(data, "command")
+
+    def _on_terminal(self, descriptor: int) -> None:
+        terminal = self._terminals[descriptor]
+        terminal.type()
+        if not terminal.hungry:
+            self._poll.modify(descriptor, select.POLLIN)
+        self._on_output(descriptor)
 
     def _on_output(self, descriptor: int) -> None:
         for command in self._commands.values():
@@ -211,10 +237,15 @@ class Server:
             data = os.read(descriptor, READ_SIZE)
         except BlockingIOError:
             return False
+        except OSError as error:
+            if error.errno != errno.EIO:  # what a terminal says when nobody has its near side open any more
+                raise
+            data = b""
         if data and output:
             output.add(data)
         if not data:
             self._forget(descriptor)
+            self._terminals.pop(descriptor, None)
             os.close(descriptor)
         return bool(data)
 
@@ -250,6 +281,7 @@ class Server:
             "exit_code": 124 if timed_out else exit_code,
             "timed_out": timed_out,
             "sizes": [len(text) for text in texts],
+            "disk_full": exit_code != 0 and _disk_is_full(),
             "seconds": time.monotonic() - command.begun,
         }
         _answer(command.reply, header, b"".join(texts))
@@ -305,6 +337,20 @@ def _reserve_descriptors() -> None:
     """Take the numbers that a command may be given, so that no pipe gets one of them."""
     while os.dup(0) < _LOWEST_DESCRIPTOR - 1:
         pass
+
+
+def _file_of(data: bytes, name: str) -> int:
+    """A file in memory to read ``data`` from."""
+    descriptor = os.memfd_create(name)
+    with open(descriptor, "wb", closefd=False) as stream:
+        stream.write(data)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
+
+
+def _disk_is_full() -> bool:
+    room = os.statvfs("/")
+    return room.f_bfree * room.f_bsize < FULL_BELOW or room.f_ffree < 16
 
 
 def _find_program(name: str, search_path: str) -> str | None:

@@ -1,4 +1,4 @@
-"""What a sandbox uses of the machine's memory, read from /proc by the holder, which sees every process below it.
+"""What a sandbox uses of the machine, read from /proc by the holder, which sees every process below it.
 
 Resident sizes count shared pages once a process, so their sum is too high at worst; only where it exceeds the limit is
 the proportional size (slow to get) asked for.
@@ -10,6 +10,12 @@ from dataclasses import dataclass
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
+LONGEST_PAUSE, SHORTEST_PAUSE = 0.25, 0.01
+"""Seconds between two looks."""
+FASTEST_GROWTH = 2 << 30
+"""Bytes a second that a sandbox is taken to be able to fill: looks come so often that it does not get far over."""
+_PROCESSES_FACTOR = 2  # the kernel counts by user id; this is for those who fork under many
+
 
 @dataclass(frozen=True)
 class Usage:
@@ -17,6 +23,27 @@ class Usage:
 
     parent: int
     resident: int
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What a sandbox may use: bytes of memory, and processes under one user id."""
+
+    memory: int
+    processes: int
+
+
+@dataclass(frozen=True)
+class Look:
+    """What :func:`look` saw: root process -> what it has too much of, and the fewest bytes that one has left."""
+
+    over: dict[int, str]
+    headroom: int
+
+    def pause(self, took: float) -> float:
+        """Seconds until the next look is due, when this one took ``took``."""
+        wanted = min(LONGEST_PAUSE, max(SHORTEST_PAUSE, self.headroom / FASTEST_GROWTH))
+        return max(wanted, (20 if wanted == LONGEST_PAUSE else 4) * took)
 
 
 def scan() -> dict[int, Usage]:
@@ -58,12 +85,18 @@ def proportional(process: int) -> int:
         return 0
 
 
-def over_limit(limits: dict[int, int]) -> list[int]:
-    """The root processes (of ``limits``: root process -> bytes) whose trees use more memory than they may."""
+def look(bounds: dict[int, Bounds]) -> Look:
+    """Compare the trees below some root processes with what each may use."""
     processes = scan()
-    found = []
-    for root, members in trees(processes, list(limits)).items():
-        resident = sum(processes[member].resident for member in members if member in processes)
-        if resident > limits[root] and sum(map(proportional, members)) > limits[root]:
-            found.append(root)
-    return found
+    over, headroom = {}, LONGEST_PAUSE * FASTEST_GROWTH
+    for root, members in trees(processes, list(bounds)).items():
+        used = sum(processes[member].resident for member in members if member in processes)
+        if used > bounds[root].memory:
+            used = sum(map(proportional, members))
+        if used > bounds[root].memory:
+            over[root] = "memory"
+        elif len(members) > _PROCESSES_FACTOR * bounds[root].processes:
+            over[root] = "processes"
+        else:
+            headroom = min(headroom, bounds[root].memory - used)
+    return Look(over, int(headroom))

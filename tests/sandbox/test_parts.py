@@ -106,8 +106,16 @@ def test_memory_of_this_process_is_seen() -> None:
     ballast = b"x" * (64 << 20)
     own = os.getpid()
     assert watchdog.scan()[own].resident > len(ballast)
-    assert watchdog.over_limit({own: 32 << 20}) == [own]
-    assert watchdog.over_limit({own: 1 << 40}) == []
+    assert watchdog.look({own: watchdog.Bounds(32 << 20, 1000)}).over == {own: "memory"}
+    assert watchdog.look({own: watchdog.Bounds(1 << 40, 1000)}).over == {}
+    assert watchdog.look({own: watchdog.Bounds(1 << 40, 0)}).over == {own: "processes"}
+
+
+def test_the_less_is_left_the_sooner_is_the_next_look() -> None:
+    assert watchdog.Look({}, 1 << 40).pause(0.001) == watchdog.LONGEST_PAUSE
+    assert watchdog.Look({}, watchdog.FASTEST_GROWTH // 10).pause(0.001) == pytest.approx(0.1)
+    assert watchdog.Look({}, 0).pause(0.001) == watchdog.SHORTEST_PAUSE
+    assert watchdog.Look({}, 0).pause(0.1) == pytest.approx(0.4)  # many processes to look at: not all the time
 
 
 @pytest.mark.parametrize(
