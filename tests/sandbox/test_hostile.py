@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -150,7 +150,7 @@ def test_process_1_cannot_be_crippled(attacker: ServedBackend) -> None:
     attacker.run_command("renice -n 19 -p 1; chrt -i -p 0 1; prlimit --pid 1 --nofile=0 --cpu=1 --as=4096; taskset 1 1")
     # the same without programs: prlimit(1, RLIMIT_NOFILE, {0, 0}), setpriority(PRIO_PROCESS, 1, 19)
     if os.uname().machine == "x86_64":
-        calls = 'print syscall(302, 1, 7, pack("QQ", 0, 0), 0), syscall(141, 0, 1, 19)'
+        calls = '$none = pack("QQ", 0, 0); print syscall(302, 1, 7, $none, 0), syscall(141, 0, 1, 19)'
         assert attacker.run_command(f"perl -e '{calls}'").stdout == "-1-1"
     assert attacker.run_command("echo alive; cut -d' ' -f19 /proc/1/stat").stdout == "alive\n0\n"
 
@@ -186,7 +186,7 @@ def test_memory_that_no_process_owns_is_bounded(attacker: ServedBackend, driver:
     if not driver.groups or "memory" not in driver.groups.bounded:
         pytest.skip("no control group may be made here: files in memory are not counted")
     # memfd_create, written to and never mapped
-    hog = '$f = syscall(319, "x", 0); open(M, ">&=", $f); $b = "x" x 1e6; for (1..900) { syswrite(M, $b) } print "all"'
+    hog = '$n = "x"; $f = syscall(319, $n, 0); open(M, ">&=", $f); $b = "x" x 1e6; syswrite(M, $b) for 1..900'
     with pytest.raises(SandboxOOMError, match="memory"):
         attacker.run_command(f"perl -e '{hog}'", timeout=30)
 
@@ -219,8 +219,11 @@ def _resident() -> int:
 
 
 def test_a_deep_tree_of_folders(attacker: ServedBackend, driver: NamespacesDriver, stack: LayerStack) -> None:
-    result = attacker.run_command("cd /tmp; for i in $(seq 2000); do mkdir d && cd d || exit 1; done; echo x > end", 60)
+    _needs(attacker, "perl")
+    make = 'chdir "/tmp"; for (1..2000) { mkdir "d"; chdir "d" or die } open F, ">end" or die'
+    result = attacker.run_command(f"perl -e '{make}'")
     assert result.exit_code == 0, result.stderr
+    assert attacker.listing().count("\n") > 2000
     with pytest.raises((RuntimeError, FileNotFoundError)):
         attacker.read_file("/tmp/" + "d/" * 2000 + "end" + "x" * 4000)
     begun = time.monotonic()
@@ -280,14 +283,15 @@ def test_links_that_change_while_files_are_put(attacker: ServedBackend, tmp_path
             attacker.put_archive("/tests", _archive((_member(f"sub/{number}"), b"x")))
         except RuntimeError:
             continue
+    assert attacker.run_command("ls /elsewhere").stdout == ""
     assert attacker.run_command("echo alive").stdout == "alive\n"
 
 
 def test_no_device_can_be_made_or_opened(attacker: ServedBackend) -> None:
     result = attacker.run_command("mknod /tmp/disk b 8 0; mknod /tmp/memory c 1 1; ls /tmp; find /dev -type b")
     assert result.stdout == ""
-    nodes = attacker.run_command("find /dev -type c ! -path '/dev/pts/*'").stdout.split()
-    assert sorted(nodes) == [f"/dev/{name}" for name in ("full", "null", "random", "tty", "urandom", "zero")]
+    nodes = attacker.run_command("cd /dev; for node in *; do [ -c $node ] && echo $node; done").stdout.split()
+    assert nodes == ["full", "null", "ptmx", "random", "tty", "urandom", "zero"]
 
 
 def test_mounts_cannot_be_changed(attacker: ServedBackend) -> None:
@@ -353,9 +357,6 @@ def test_a_sandbox_cannot_restart_the_machine_or_itself(attacker: ServedBackend,
     call = "print syscall(169, 0xfee1dead, 672274793, 0x1234567, 0)"
     assert attacker.run_command(f"perl -e '{call}'").stdout == "-1"
     assert attacker.run_command("echo alive").stdout == "alive\n"
-
-
-Find = Callable[[str], list[int]]
 
 
 def test_a_service_in_a_session_of_its_own_ends_with_the_episode(attacker: ServedBackend, gone, marker: str) -> None:

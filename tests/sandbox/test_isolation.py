@@ -22,7 +22,8 @@ def _errors(sandbox: ServedBackend, calls: list[tuple[str, str]]) -> dict[str, i
         pytest.skip("the host has no perl")
     if platform.machine() != "x86_64":
         pytest.skip("written for x86-64")
-    script = "".join(
+    # perl passes on only what is no constant
+    script = "sub v { my $value = shift; $value } " + "".join(
         f"$! = 0; $r = syscall({NUMBERS[name][0]}{', ' if arguments else ''}{arguments}); "
         f'print "{name} ", ($r == -1 ? $!+0 : 0), "\\n"; '
         for name, arguments in calls
@@ -41,22 +42,22 @@ def test_calls_that_are_refused(sandbox: ServedBackend) -> None:
             ("perf_event_open", "0, 0, -1, -1, 0"),
             ("userfaultfd", "1"),
             ("keyctl", "0, -3, 0"),
-            ("add_key", '"user", "x", "x", 1, -3'),
-            ("request_key", '"user", "x", 0, -3'),
+            ("add_key", 'v("user"), v("x"), v("x"), 1, -3'),
+            ("request_key", 'v("user"), v("x"), 0, -3'),
             ("kexec_load", "0, 0, 0, 0"),
             ("init_module", "0, 0, 0"),
             ("finit_module", "-1, 0, 0"),
-            ("delete_module", '"x", 0'),
-            ("settimeofday", 'pack("qq", 1, 1), 0'),
-            ("clock_settime", '0, pack("qq", 1, 1)'),
-            ("mount", '"x", "/tmp", "tmpfs", 0, 0'),
-            ("umount2", '"/proc", 2'),
-            ("pivot_root", '"/", "/"'),
-            ("fsopen", '"tmpfs", 0'),
-            ("open_tree", '-100, "/", 1'),
+            ("delete_module", 'v("x"), 0'),
+            ("settimeofday", 'v(pack("qq", 1, 1)), 0'),
+            ("clock_settime", '0, v(pack("qq", 1, 1))'),
+            ("mount", 'v("x"), v("/tmp"), v("tmpfs"), 0, 0'),
+            ("umount2", 'v("/proc"), 2'),
+            ("pivot_root", 'v("/"), v("/")'),
+            ("fsopen", 'v("tmpfs"), 0'),
+            ("open_tree", '-100, v("/"), 1'),
             ("setns", "-1, 0"),
             ("syslog", "10, 0, 0"),
-            ("swapoff", '"/x"'),
+            ("swapoff", 'v("/x")'),
             ("open_by_handle_at", "-1, 0, 0"),
             ("unshare", "0x10000000"),
             ("clone", "0x10000011, 0, 0, 0, 0"),
