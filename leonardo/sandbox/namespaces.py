@@ -199,10 +199,10 @@ class NamespacesDriver(Driver):
     def _make_group(self, limits: Limits) -> cgroups.Group | None:
         if self.groups is None:
             return None
-        # the writable layer and shared memory are memory; process 1 and what prepares a layer are processes
+        # the writable layer and shared memory are memory, too
         memory = limits.memory + limits.disk + SHARED_MEMORY
         try:
-            return self.groups.make(memory=memory, processes=limits.processes + 8)
+            return self.groups.make(memory=memory, processes=limits.processes)
         except OSError as error:
             raise InfrastructureError(f"no control group could be made: {error}") from error
 

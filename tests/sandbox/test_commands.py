@@ -1,5 +1,6 @@
 """Commands beyond upstream's interface: bytes in and out, a terminal, how they ended, many and much at once."""
 
+import hashlib
 import threading
 import time
 from collections.abc import Iterator
@@ -34,15 +35,15 @@ def test_bytes_go_through_as_they_are(sandbox: ServedBackend) -> None:
 
 def test_much_input_is_read_and_need_not_be(roomy: ServedBackend) -> None:
     data = b"0123456789abcde\n" * MIB
-    assert roomy.execute("md5sum", stdin=data).outputs[0].split()[0] == b"ea9c7ed2ae8dbd0cbd9b4ab6bf3ea2e7" or (
-        roomy.execute("wc -c", stdin=data).outputs[0] == b"%d\n" % len(data)
-    )
+    digest = hashlib.md5(data).hexdigest().encode()
+    assert roomy.execute("md5sum", stdin=data).outputs[0].split()[0] == digest
     assert roomy.execute("true", stdin=data).exit_code == 0
 
 
 def test_arguments_of_a_megabyte_in_all(sandbox: ServedBackend) -> None:
-    result = sandbox.run_command("set -- $(seq 100000 240000); env printf '%s\\n' \"$@\" | tail -n 1; echo $#")
-    assert result.stdout == "240000\n140001\n", result.stderr
+    piece = "x=$(head -c 65536 /dev/zero | tr '\\0' x); set -- " + "$x " * 16
+    result = sandbox.run_command(f"{piece}; env printf %s $@ | wc -c")
+    assert result.stdout == f"{MIB}\n", result.stderr
 
 
 def test_a_hundred_thousand_lines_a_second(roomy: ServedBackend) -> None:
@@ -148,8 +149,7 @@ def test_too_many_processes_are_said(sandbox: ServedBackend, driver: NamespacesD
     groups = driver.groups and "processes" in driver.groups.bounded
     if not groups and sandbox.run_command("ulimit -u").stdout.strip() != str(SMALL.processes):
         pytest.skip("nothing here bounds processes")
-    # a shell tries again for some seconds before it gives up: a subshell that cannot be had fails at once
-    script = "for i in $(seq 200); do sleep 20 & done"
-    assert sandbox.run_command(script, timeout=2).ended_by in ("processes", "timeout")
-    sandbox.start()
-    assert sandbox.run_command(f"({script}) 2>&1 | tail -n 1; exit 1", timeout=40).ended_by == "processes"
+    if sandbox.run_command("command -v perl").exit_code:
+        pytest.skip("the host has no perl")
+    fork = 'for (1..200) { $p = fork; defined $p or die "cannot fork: $!"; if (!$p) { sleep 20; exit } }'
+    assert sandbox.run_command(f"perl -e '{fork}'", timeout=10).ended_by == "processes"
