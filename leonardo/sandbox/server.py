@@ -111,7 +111,8 @@ class Server:
         except (EOFError, OSError):
             self._ended = True
             return
-        reply = socket.socket(fileno=message.descriptors[0])
+        # told what it is, Python need not ask
+        reply = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, fileno=message.descriptors[0])
         header = message.header
         try:
             match header["do"]:
