@@ -112,6 +112,8 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Lab:
     upstream = project / "upstream"
     (upstream / "engine").mkdir(parents=True)
     git(project, "init", "-q", "upstream")
+    git(upstream, "config", "core.checkStat", "minimal")  # copies of the checkout are as good as refreshed
+    git(upstream, "config", "core.trustctime", "false")
     git(upstream, "config", "user.name", "tester")
     git(upstream, "config", "user.email", "tester@localhost")
     commits = {}
@@ -163,9 +165,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Lab:
 def lab(original: Lab, tmp_path: Path) -> Lab:
     """A copy with the stack applied."""
     shutil.copytree(original.project, tmp_path / "project", symlinks=True)
-    copied = Lab(tmp_path / "project", original.commits)
-    copied.git("update-index", "--refresh")
-    return copied
+    return Lab(tmp_path / "project", original.commits)
 
 
 @pytest.fixture
