@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from leonardo.assets.bases import Base, Bases
+from leonardo.assets.cache import LayerCache
 from leonardo.assets.manifest import ManifestEntry, SetUpRecord, read_manifest, update_manifest
 from leonardo.assets.prepared import PreparedState
 from leonardo.assets.progress import BuildProgress
@@ -47,6 +48,8 @@ class AssetStore:
         site: says how base images are got.
         timeout: seconds that a set-up may take.
         limits: bounds of a set-up.
+        most_unpacked: bytes that unpacked deltas may take on this node; None for no bound. With one, :meth:`using`
+            says how long a delta is needed.
     """
 
     def __init__(
@@ -57,12 +60,14 @@ class AssetStore:
         *,
         timeout: float = SET_UP_TIMEOUT,
         limits: Limits = SET_UP_LIMITS,
+        most_unpacked: int | None = None,
     ) -> None:
         self.root = root
         self._driver = driver
         self._bases = Bases(root / "bases", site)
         # layers unpacked by different drivers differ in owners and attributes
         self._unpacked = root / "unpacked" / (f"{driver.name}-degraded" if driver.degraded else driver.name)
+        self.cache = LayerCache(self._unpacked, driver.remove, most_unpacked)
         self._set_ups = SetUps(root, self._unpacked, driver, self._bases, timeout, limits)
         self._known_bases: dict[str, Base] = {}
         self._prepared: dict[str, PreparedState] = {}
@@ -188,6 +193,28 @@ class AssetStore:
         """
         if known := self._prepared.get(task.digest):
             return known
+        base, entry = self._built_entry(task)
+        record = entry.set_up
+        deltas = (self._layer(self._set_ups.archive(record.delta), record.delta),) if record.delta else ()
+        stack = LayerStack(self._layer(base.archive, base.digest), deltas, entry.environment, record.own)
+        # two threads may get here at once: they have made the same
+        return self._prepared.setdefault(task.digest, PreparedState(entry.prepared, stack))
+
+    @contextmanager
+    def using(self, task: Task) -> Iterator[PreparedState]:
+        """:meth:`prepared`, and its delta stays unpacked during the block: the cache removes what nobody uses."""
+        base, entry = self._built_entry(task)
+        record, folder = entry.set_up, self._layer(base.archive, base.digest)
+        if not record.delta:
+            yield PreparedState(entry.prepared, LayerStack(folder, (), entry.environment, record.own))
+            return
+        archive = self._set_ups.archive(record.delta)
+        with self.cache.using(
+            record.delta, record.unpacked_bytes, lambda _: self._layer(archive, record.delta)
+        ) as delta:
+            yield PreparedState(entry.prepared, LayerStack(folder, (delta,), entry.environment, record.own))
+
+    def _built_entry(self, task: Task) -> tuple[Base, ManifestEntry]:
         plan = self._plan(task)
         if isinstance(plan, SetUpRecord):
             raise InputError(f"Task {task.id} has no prepared state: {plan.reason}")
@@ -196,11 +223,7 @@ class AssetStore:
         if record is None or record.failure is not None:
             why = record.reason if record else "it was not built"
             raise InputError(f"Task {task.id} has no prepared state: {why}", "Build it first")
-        entry = self._entry(task, plan, record)
-        deltas = (self._layer(self._set_ups.archive(record.delta), record.delta),) if record.delta else ()
-        stack = LayerStack(self._layer(base.archive, base.digest), deltas, entry.environment, record.own)
-        # two threads may get here at once: they have made the same
-        return self._prepared.setdefault(task.digest, PreparedState(entry.prepared, stack))
+        return base, self._entry(task, plan, record)
 
     def named(self, digest: str) -> PreparedState:
         """The prepared state that the manifest names by ``digest``, unpacked on this node.

@@ -220,3 +220,22 @@ def test_records_that_are_none_are_made_again(store: AssetStore, make_task: Make
         path.write_text(garbage)
     assert [entry.failure for entry in store.build([task])] == [None]
     assert json.loads((store.root / "manifest.json").read_text())["tasks"]
+
+
+def test_unpacked_deltas_go_when_nobody_uses_them(
+    driver: Driver, site: Site, store: AssetStore, make_task: MakeTask
+) -> None:
+    tasks = [make_task(f"seq 9000 >/numbers; echo {number} >/number", f"t{number}") for number in range(3)]
+    store.build(tasks)
+    bounded = AssetStore(store.root, driver, site, most_unpacked=60_000)  # one delta, not two
+
+    def number_of(task: Task) -> str:
+        with bounded.using(task) as state:
+            backend = driver.backend(state.stack)
+            backend.start()
+            answer = backend.run_command("cat /number").stdout
+            backend.close()
+            return answer
+
+    assert [number_of(task) for task in (*tasks, *tasks)] == ["0\n", "1\n", "2\n"] * 2
+    assert bounded.cache.evictions >= 4

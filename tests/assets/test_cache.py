@@ -1,0 +1,91 @@
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from concurrent import futures
+from pathlib import Path
+
+import pytest
+
+from leonardo.assets.cache import LayerCache
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> LayerCache:
+    return LayerCache(tmp_path / "cache", shutil.rmtree, most_bytes=30)
+
+
+def unpack(layer: Path) -> None:
+    layer.mkdir()
+    (layer / "file").write_text(layer.name)
+
+
+def use(cache: LayerCache, name: str) -> None:
+    with cache.using(name, 10, unpack) as layer:
+        assert (layer / "file").read_text() == name
+
+
+def layers(tmp_path: Path) -> set[str]:
+    return {path.name for path in (tmp_path / "cache").iterdir() if not path.name.startswith(".")}
+
+
+def test_the_least_recently_used_goes_first(cache: LayerCache, tmp_path: Path) -> None:
+    for name in ("a", "b", "c", "a", "d"):
+        use(cache, name)
+    assert layers(tmp_path) == {"a", "c", "d"}
+    assert (cache.hits, cache.misses, cache.evictions) == (1, 4, 1)
+    use(cache, "b")  # is made again
+    assert layers(tmp_path) == {"a", "b", "d"}
+
+
+def test_what_is_in_use_stays(cache: LayerCache, tmp_path: Path) -> None:
+    with cache.using("a", 10, unpack), cache.using("b", 10, unpack):
+        for name in ("c", "d", "e"):
+            use(cache, name)
+        assert {"a", "b"} < layers(tmp_path)
+    use(cache, "f")
+
+    assert "a" not in layers(tmp_path)
+
+
+def test_another_process_uses_it_until_it_is_killed(cache: LayerCache, tmp_path: Path) -> None:
+    use(cache, "a")
+    code = (
+        "import sys, time, pathlib; from leonardo.assets.cache import LayerCache\n"
+        "with LayerCache(pathlib.Path(sys.argv[1]), print).using('a', 10, print):\n"
+        "    print('ready', flush=True)\n"
+        "    time.sleep(60)"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path / "cache")],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ready\n"
+    for name in ("b", "c", "d", "e"):
+        use(cache, name)
+    assert "a" in layers(tmp_path)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    use(cache, "f")
+    assert "a" not in layers(tmp_path)
+
+
+def test_a_failed_unpacking_leaves_nothing_in_use(cache: LayerCache, tmp_path: Path) -> None:
+    def fail(layer: Path) -> None:
+        raise OSError("no space")
+
+    with pytest.raises(OSError, match="no space"), cache.using("a", 10, fail):
+        pass
+    use(cache, "a")
+
+
+def test_threads_unpack_it_once_and_never_lose_it(tmp_path: Path) -> None:
+    cache = LayerCache(tmp_path / "cache", shutil.rmtree, most_bytes=15)  # one at a time, so all the others go
+    with futures.ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda number: use(cache, f"layer-{number % 4}"), range(200)))
+    assert cache.hits + cache.misses == 200
+    assert cache.evictions > 0
