@@ -12,7 +12,7 @@ from leonardo.overlay.hooks import hook_findings, hooks_of
 from leonardo.overlay.page import PAGE, render_page
 from leonardo.overlay.patchfile import Finding, Patch
 from leonardo.overlay.stack import LOCK, Stack, series_findings
-from leonardo.overlay.tree import NO_FILE, Entry, Tree, reason
+from leonardo.overlay.tree import NO_FILE, PIN_COMMAND, Entry, Tree, gitlink, reason
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,10 @@ def check(stack: Stack, project: Path, tree: Tree | None = None) -> Report:
         findings += _header_findings(patch, project)
         findings += hook_findings(patch)
     findings += _chain_findings(stack, patches)
+    pinned = gitlink(project)
+    if pinned not in ("", stack.lock.commit):
+        text = f"the submodule is at {pinned[:8]}, the lock at {stack.lock.commit[:8]}"
+        findings.append(Finding(LOCK, "gitlink", f"{text}: {PIN_COMMAND.format(stack.lock.commit)}"))
     page = project / PAGE
     if not page.is_file() or page.read_text() != render_page(stack):
         findings.append(Finding(PAGE, "out of date", "it is generated from the patches: refresh them"))

@@ -162,7 +162,8 @@ def _reach(tree: Tree, project: Path, journal: Journal, goal: State, *, again: b
     states = [state for state in (journal.before, journal.after) if state]
     notes: list[str] = []
     if again:
-        _remove_stale_lock(tree)
+        remove_stale_lock(tree)
+        _remove_unfinished(project, states)
         notes = _rescue_files(tree, project, states)
     for ref, commit in goal.refs.items():
         if commit:
@@ -259,7 +260,14 @@ def _put(path: Path, text: str | None) -> None:
         write_atomic(path, os.fsencode(text))
 
 
-def _remove_stale_lock(tree: Tree) -> None:
+def _remove_unfinished(project: Path, states: list[State]) -> None:
+    """Remove what a killed write of a stack file left beside it."""
+    for path in {project / name for state in states for name in state.files}:
+        for left in path.parent.glob(f".{path.name}.*"):
+            left.unlink(missing_ok=True)
+
+
+def remove_stale_lock(tree: Tree) -> None:
     """A killed git leaves its lock on the index. Ours holds: none of our own is at work."""
     (tree.git_folder / "index.lock").unlink(missing_ok=True)
 

@@ -21,6 +21,7 @@ from leonardo.overlay.journal import (
     move,
     read_journal,
     refuse_unfinished,
+    remove_stale_lock,
     rescue,
     take_back,
 )
@@ -36,7 +37,7 @@ from leonardo.overlay.operations import (
     tree_of,
 )
 from leonardo.overlay.stack import Lock, Stack
-from leonardo.overlay.tree import Tree, git_failed
+from leonardo.overlay.tree import PIN_COMMAND, Tree, git_failed
 
 
 def rebase(tree: Tree, project: Path, stack: Stack, onto: str) -> list[str]:
@@ -46,6 +47,8 @@ def rebase(tree: Tree, project: Path, stack: Stack, onto: str) -> list[str]:
         InputError: a patch is in conflict; names it, the files, and upstream's change. Nothing else was changed.
     """
     refuse_unfinished(tree)
+    if not onto:
+        raise InputError("rebase needs a commit of upstream to carry the stack to", "Name it: ONTO=commit")
     now = standing(tree, stack)
     require_clean(tree, now, "rebase")
     goal = tree.fetch(onto)
@@ -65,7 +68,7 @@ def go_on(tree: Tree, project: Path, stack: Stack) -> list[str]:
         return [*carry_out(tree, project, journal, again=True), f"{journal.operation} is done"]
     commits = _sources(tree, stack)
     if not journal.conflict.shown:
-        (tree.git_folder / "index.lock").unlink(missing_ok=True)
+        remove_stale_lock(tree)
         notes = rescue(tree, [journal.before.position.commit, journal.conflict.tip])
         if journal.conflict.patch:
             raise _show(tree, journal, stack.lock.commit, notes)
@@ -86,7 +89,7 @@ def go_back(tree: Tree, project: Path) -> list[str]:
         return ["nothing is half done"]
     notes = []
     if journal.conflict:
-        (tree.git_folder / "index.lock").unlink(missing_ok=True)
+        remove_stale_lock(tree)
         notes = rescue(tree, [journal.before.position.commit, journal.conflict.tip])
         tree.git("reset", "--quiet", "--mixed")
         # what was rescued is overwritten, what the conflict made is removed
@@ -127,7 +130,7 @@ def _merge(
         State(Position(state.tip, branch_of(state.onto)), new_refs, files),
     )
     journal.write(tree)
-    told = f"{len(commits)} patches are on {state.onto[:8]}: commit patches/, PATCHES.md and the submodule together"
+    told = f"{len(commits)} patches are on {state.onto[:8]}. Pin it: {PIN_COMMAND.format(state.onto)}; then commit"
     return [*carry_out(tree, project, journal), told]
 
 

@@ -16,6 +16,9 @@ ABSENT = "0" * 40
 
 ABSENT_MODE = "000000"
 
+PIN_COMMAND = "git update-index --cacheinfo 160000,{},upstream"
+"""How the project's submodule is moved; ``git add`` would take the commit with the patches."""
+
 _SETTINGS_WORDS = (
     "core.autocrlf=false core.safecrlf=false core.quotePath=true core.hooksPath=/dev/null core.fsmonitor=false "
     "diff.noprefix=false diff.mnemonicPrefix=false diff.renames=false diff.algorithm=myers diff.indentHeuristic=true "
@@ -152,6 +155,16 @@ class Tree:
         with self.index() as environment:
             self.git("add", "--all", "--", ".", environment=environment)
             return self.git("write-tree", "--missing-ok", environment=environment)
+
+
+def gitlink(project: Path) -> str:
+    """The commit that the project's index has for its submodule; ``""`` where the project is no repository."""
+    try:
+        repository = Repo(project)
+    except (InvalidGitRepositoryError, NoSuchPathError):
+        return ""
+    words = repository.git.ls_files("--stage", "upstream").split()
+    return words[1] if words[:1] == ["160000"] else ""
 
 
 def _assigned(environment: Mapping[str, str]) -> list[str]:

@@ -10,8 +10,11 @@ import pytest
 
 from leonardo.overlay.check import check
 from leonardo.overlay.page import PAGE, render_page
+from leonardo.overlay.stack import read_stack
 from leonardo.overlay.tree import Tree
-from tests.overlay.conftest import Lab
+from tests.overlay.conftest import Lab, git
+
+PROJECT = Path(__file__).parents[2]
 
 FIRST = "0001-run-add-first.patch"
 SECOND = "0002-run-add-second.patch"
@@ -125,6 +128,19 @@ def test_line_at_another_place_is_found_with_the_tree(lab: Lab) -> None:
     assert [finding.kind for finding in check(lab.stack, lab.project, Tree(lab.upstream)).findings] == [
         "does not apply"
     ]
+
+
+def test_submodule_at_another_commit_is_found(lab: Lab) -> None:
+    git(lab.project, "init", "-q")
+    git(lab.project, "update-index", "--add", "--cacheinfo", f"160000,{lab.commits['pin']},upstream")
+    assert check(lab.stack, lab.project).findings == ()
+    git(lab.project, "update-index", "--cacheinfo", f"160000,{lab.commits['later']},upstream")
+    (finding,) = check(lab.stack, lab.project).findings
+    assert finding.kind == "gitlink" and f"160000,{lab.commits['pin']},upstream" in finding.text
+
+
+def test_projects_own_stack_is_sound() -> None:
+    assert check(read_stack(PROJECT / "patches"), PROJECT).findings == ()
 
 
 @pytest.mark.parametrize("upstream", ["upstream", "absent"])

@@ -28,7 +28,7 @@ def test_clean_rebase_refreshes_stack_and_lock(lab: Lab, applied: bool) -> None:
         lab.run(operations.unapply)
     onto = lab.commits["later"]
     told = lab.run(rebase, onto[:10])
-    assert f"2 patches are on {onto[:8]}" in told[-1]
+    assert f"2 patches are on {onto[:8]}" in told[-1] and f"160000,{onto},upstream" in told[-1]
     sound_on(lab, onto)
     assert lab.stack.patches[0].changes[0].inserted == {10: "first = True"}
     assert lab.stack.lock.files[EXTRA] == NO_FILE
