@@ -87,6 +87,21 @@ def test_a_warm_start_is_made_once_and_named_by_what_decides_it(desk_tasks, prep
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 
+def test_damaged_demonstrations_and_warm_starts_are_made_again(desk_tasks, prepare, tmp_path):
+    whole, other = desk_tasks[:2], desk_tasks[2:10]
+    config = replace(CONFIG, steps=3, demonstrations=1)
+    make_backend = prepare([task.task for task in whole])
+    folder = make_warm_start(config, whole, other, make_backend, tmp_path, seed=0)
+    digest = digest_of_weights(load_policy(folder).model.state_dict())
+    (folder / "warm-start.json").unlink()
+    (kept,) = tmp_path.glob("demonstrations-*.jsonl")
+    kept.write_bytes(kept.read_bytes()[:-20])
+    with pytest.raises(InfrastructureError):  # they are not read, but run
+        make_warm_start(config, whole, other, unreachable, tmp_path, seed=0)
+    assert make_warm_start(config, whole, other, make_backend, tmp_path, seed=0) == folder
+    assert digest_of_weights(load_policy(folder).model.state_dict()) == digest
+
+
 def test_a_warm_start_without_tasks_is_an_input_error(tmp_path):
     with pytest.raises(InputError, match="needs prepared tasks"):
         make_warm_start(CONFIG, [], [], unreachable, tmp_path, seed=0)

@@ -1,5 +1,6 @@
 """Demonstrations: attempts of the desk corpus as conversations, with the observations that a real sandbox gave."""
 
+import contextlib
 import json
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -84,8 +85,10 @@ def whole_demonstrations(
     key = [leonardo.__version__, rules.limit, rules.head, rules.tail]
     digest = digest_of([key, [[task.task.digest, *attempt.commands] for task, attempt in plan]])
     path = cache / f"demonstrations-{digest[:16]}.jsonl"
-    if path.exists():
-        return [_from_line(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # absent, or damaged: made again
+        kept = [_from_line(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        if len(kept) == len(plan):
+            return kept
 
     def attempt_made(index: int) -> Demonstration | InfrastructureError:
         task, attempt = plan[index]

@@ -27,6 +27,7 @@ from leonardo.tasks.desk import DeskTask
 Progress = Callable[[int, int, str], None]
 """Called with (steps done, steps in all, what to show)."""
 
+_RECORD = "warm-start.json"
 _BLOCK = 64  # the linear attention works in blocks of so many tokens: a batch fills whole ones
 
 
@@ -58,7 +59,7 @@ def make_warm_start(
     tasks = [[task.task.digest for task in part] for part in (prepared_tasks, other_tasks)]
     pins = {"versions": versions, "config": settings_of(config), "tasks": digest_of(tasks), "seed": seed}
     target = folder / f"warm-start-{digest_of(pins)[:16]}"
-    if target.exists():
+    if (target / _RECORD).is_file() and (target / "model.safetensors").is_file():
         return target
 
     whole = whole_demonstrations(prepared_tasks, config, make_backend, folder)
@@ -69,7 +70,7 @@ def make_warm_start(
 
     def fill(place: Path) -> None:
         fill_folder(place, model, tokenizer)
-        write_json(place / "warm-start.json", {**pins, "demonstrations": [len(whole), len(first)], "losses": losses})
+        write_json(place / _RECORD, {**pins, "demonstrations": [len(whole), len(first)], "losses": losses})
 
     return write_folder(target, fill)
 
