@@ -196,6 +196,8 @@ def _make_devices(folder: str) -> None:
 
 def _protect_kernel_files(folder: str, *, as_host_root: bool) -> None:
     """Hide and protect what in /proc is the machine's; nothing in a sandbox may unmount (see systemcalls.py)."""
+    with contextlib.suppress(OSError), open(f"{folder}/sys/kernel/shmall", "wb") as stream:
+        stream.write(b"%d" % (SHARED_MEMORY >> 12))  # System V's shared memory, in pages, of this ipc namespace
     for name in (*_HIDDEN, *(_HIDDEN_FROM_HOST_ROOT if as_host_root else ())):
         if os.path.exists(f"{folder}/{name}"):
             linux.bind("/dev/null", f"{folder}/{name}")

@@ -1,7 +1,8 @@
 """What a sandbox uses of the machine, read from /proc by the holder, which sees every process below it.
 
 Resident sizes count shared pages once a process, so their sum is too high at worst; only where it exceeds the limit is
-the proportional size (slow to get) asked for.
+the proportional size (slow to get) asked for. Files in memory (memfd_create) that a process holds without mapping them
+are looked for when the machine has so much shared memory that they matter.
 """
 
 import os
@@ -85,14 +86,38 @@ def proportional(process: int) -> int:
         return 0
 
 
+def shared() -> int:
+    """The machine's memory in tmpfs, memfd and the like, in bytes."""
+    with open("/proc/meminfo", "rb") as stream:
+        return next((int(line.split()[1]) << 10 for line in stream if line.startswith(b"Shmem:")), 0)
+
+
+def files_in_memory(processes: list[int]) -> int:
+    """Bytes of the files in memory that these processes have open."""
+    found = {}
+    for process in processes:
+        try:
+            for name in os.listdir(f"/proc/{process}/fd"):
+                path = f"/proc/{process}/fd/{name}"
+                if os.readlink(path).startswith("/memfd:"):
+                    status = os.stat(path)
+                    found[status.st_ino] = status.st_blocks * 512
+        except OSError:
+            continue  # it has ended, or is process 1
+    return sum(found.values())
+
+
 def look(bounds: dict[int, Bounds]) -> Look:
     """Compare the trees below some root processes with what each may use."""
     processes = scan()
+    in_files = shared()
     over, headroom = {}, LONGEST_PAUSE * FASTEST_GROWTH
     for root, members in trees(processes, list(bounds)).items():
         used = sum(processes[member].resident for member in members if member in processes)
         if used > bounds[root].memory:
             used = sum(map(proportional, members))
+        if in_files > bounds[root].memory // 2:
+            used += files_in_memory(members)
         if used > bounds[root].memory:
             over[root] = "memory"
         elif len(members) > _PROCESSES_FACTOR * bounds[root].processes:
