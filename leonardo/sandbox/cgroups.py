@@ -7,6 +7,7 @@ also holds what no process owns: files in memory, pipes, sockets, the kernel's o
 
 import contextlib
 import os
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,9 +38,10 @@ class Group:
     """One sandbox's groups. :attr:`descriptors` let a process that writes ``0`` to each join."""
 
     def __init__(self, hierarchies: list[_Hierarchy], name: str, bounds: dict[str, int]) -> None:
-        self._hierarchies = hierarchies
         self._folders: list[Path] = []
-        self._seen = {word: 0 for hierarchy in hierarchies for word in hierarchy.events}
+        self._events: dict[str, tuple[int, str]] = {}  # word -> file that counts, and the count's key
+        self._seen: dict[str, int] = {}
+        self._lock = threading.Lock()
         self.descriptors: list[int] = []
         try:
             for hierarchy in hierarchies:
@@ -48,6 +50,8 @@ class Group:
                 self._folders.append(folder)
                 for word, file in hierarchy.bounds.items():
                     (folder / file).write_text(str(bounds[word]))
+                for word, (file, key) in hierarchy.events.items():
+                    self._events[word] = os.open(folder / file, os.O_RDONLY | os.O_CLOEXEC), key
                 self.descriptors.append(os.open(folder / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC))
         except OSError:
             self.close_descriptors()
@@ -63,16 +67,20 @@ class Group:
     def new_events(self) -> set[str]:
         """Which of ``memory`` and ``processes`` the kernel has refused since this was last asked."""
         found = set()
-        for hierarchy, folder in zip(self._hierarchies, self._folders, strict=True):
-            for word, (file, key) in hierarchy.events.items():
-                count = _count(folder / file, key)
-                if count > self._seen[word]:
+        with self._lock:
+            for word, (descriptor, key) in self._events.items():
+                count = _count(os.pread(descriptor, 4096, 0).decode(), key)
+                if count > self._seen.get(word, 0):
                     found.add(word)
-                self._seen[word] = max(count, self._seen[word])
+                    self._seen[word] = count
         return found
 
     def remove(self) -> None:
         """Remove the groups, whose processes have ended or are about to."""
+        with self._lock:
+            for descriptor, _ in self._events.values():
+                os.close(descriptor)
+            self._events = {}
         end = time.monotonic() + _END_PATIENCE
         for folder in self._folders:
             while True:
@@ -170,9 +178,5 @@ def _sweep(folder: Path) -> None:
                 left.rmdir()
 
 
-def _count(file: Path, key: str) -> int:
-    try:
-        lines = file.read_text().splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) for line in lines if line.split()[0] == key), 0)
+def _count(text: str, key: str) -> int:
+    return next((int(line.split()[1]) for line in text.splitlines() if line.split()[0] == key), 0)

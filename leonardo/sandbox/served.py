@@ -194,7 +194,7 @@ class ServedBackend(SandboxBackend):
             outcome = self._guarded(
                 lambda channel: channel.run(request, timeout=limit, output=self._limits.output, stdin=stdin)
             )
-        return self._explained(outcome) if outcome.exit_code else outcome
+        return self._explained(outcome)
 
     def _explained(self, outcome: CommandOutcome) -> CommandOutcome:
         """What made a command fail. One that the kernel killed for the sandbox's memory ends the sandbox."""
@@ -202,6 +202,8 @@ class ServedBackend(SandboxBackend):
         refusals = life.refusals() if life else set()
         if "memory" in refusals and channel:
             raise self._bury(channel, "memory")
+        if outcome.exit_code == 0:
+            return outcome
         if outcome.timed_out:
             ended_by = "timeout"
         elif outcome.disk_full:

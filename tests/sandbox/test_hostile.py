@@ -110,7 +110,7 @@ def _bound_holds(backend: ServedBackend) -> bool:
 @pytest.mark.usefixtures("bounded_by")
 def test_a_fork_bomb_stays_within_its_bound(attacker: ServedBackend, driver: NamespacesDriver) -> None:
     if os.geteuid() == 0 and "one user id" in driver.degraded and driver.groups is None:
-        pytest.skip("the processes of host root are held by the watchdog alone: nothing to try on a machine with others")
+        pytest.skip("the processes of host root are held by the watchdog alone: nothing to try")
     assert _bound_holds(attacker)
     begun = time.monotonic()
     try:
@@ -315,8 +315,10 @@ def test_links_that_change_while_files_are_put(attacker: ServedBackend, tmp_path
 def test_no_device_can_be_made_or_opened(attacker: ServedBackend) -> None:
     result = attacker.run_command("mknod /tmp/disk b 8 0; mknod /tmp/memory c 1 1; ls /tmp; find /dev -type b")
     assert result.stdout == ""
-    nodes = attacker.run_command("cd /dev; for node in *; do [ -c $node ] && echo $node; done").stdout.split()
-    assert nodes == ["full", "null", "ptmx", "random", "tty", "urandom", "zero"]
+    nodes = attacker.run_command(
+        "cd /dev; for node in *; do [ -c $node ] && [ ! -L $node ] && echo $node; done"
+    ).stdout.split()
+    assert nodes == ["full", "null", "random", "tty", "urandom", "zero"]
 
 
 def test_mounts_cannot_be_changed(attacker: ServedBackend) -> None:
