@@ -20,6 +20,7 @@ from leonardo.sandbox import wire
 from leonardo.sandbox.identities import Identities
 
 START_PATIENCE = 30.0
+_EXITING = 4  # PF_EXITING among the flags in /proc/PID/stat
 TOOL_PATIENCE = 3600.0  # unpacking gigabytes from a slow disk
 _BOOT = "import sys; sys.path.append({root!r}); from leonardo.sandbox.guard import main; main()"
 _ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
@@ -120,12 +121,7 @@ class HolderClient:
     @property
     def sound(self) -> bool:
         """Whether what serves its files still runs (see :class:`Join`)."""
-        if not self._servers:
-            return True
-        poll = select.poll()
-        for server in self._servers:
-            poll.register(server, select.POLLIN)
-        return not poll.poll(0)
+        return not any(map(_is_ending, self._servers.items()))
 
     def new_id(self) -> str:
         """A name for a sandbox."""
@@ -181,15 +177,27 @@ class HolderClient:
             self._guard.kill()  # the holder has the guard's death as its own
             self._guard.wait()
         while self._servers:
-            os.close(self._servers.pop())
+            os.close(self._servers.popitem()[1])
 
 
-def _opened(processes: Sequence[int]) -> list[int]:
-    handles = []
+def _opened(processes: Sequence[int]) -> dict[int, int]:
+    handles = {}
     for process in processes:
         with contextlib.suppress(OSError):  # an old kernel, or it has ended
-            handles.append(os.pidfd_open(process))
+            handles[process] = os.pidfd_open(process)
     return handles
+
+
+def _is_ending(server: tuple[int, int]) -> bool:
+    """Whether a process has ended or begun to end: its files fail before the kernel tells that it has ended."""
+    process, handle = server
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return True
+    poll = select.poll()
+    poll.register(handle, select.POLLIN)
+    return bool(int(fields[6]) & _EXITING or poll.poll(0))
 
 
 def in_words(header: Mapping[str, Any]) -> str:

@@ -6,13 +6,14 @@ import signal
 import stat
 import subprocess
 import tarfile
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from leonardo.errors import InfrastructureError, InputError
+from leonardo.errors import FailureClass, InfrastructureError, InputError
 from leonardo.sandbox import apptainer, drivers
 from leonardo.sandbox.apptainerholder import ApptainerHolderDriver
 from leonardo.sandbox.driver import LayerStack
@@ -233,3 +234,32 @@ def _named(name: str) -> set[int]:
         except OSError:
             continue
     return found
+
+
+def test_a_command_is_not_blamed_for_files_that_failed(holder_driver: ApptainerHolderDriver, image: Path) -> None:
+    """Killed at any moment, squashfuse must not turn into an exit code or an error message of a command."""
+    backend = holder_driver.backend(LayerStack(image), limits=SMALL)
+    for delay in (0.0, 0.001, 0.002, 0.004, 0.006, 0.008):
+        backend.start()
+        (hold,) = holder_driver._holds.values()
+        killers = [threading.Timer(delay, os.kill, (server, signal.SIGKILL)) for server in hold.container.servers]
+        for killer in killers:
+            killer.start()
+        with pytest.raises(InfrastructureError, match=r"squashfuse.*ended"):
+            for _ in range(1000):
+                result = backend.run_command("cat /usr/bin/* > /dev/null; echo done")
+                assert (result.stdout, result.stderr, result.exit_code) == ("done\n", "", 0)
+    backend.close()
+
+
+def test_a_full_disk_of_the_node_is_named_and_leaves_nothing(tiny_root_archive: Path, tmp_path: Path) -> None:
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "full", tmp_path], check=False).returncode:
+        pytest.skip("a small file system can be mounted by root only")
+    try:
+        with drivers.open_driver() as driver:
+            with pytest.raises(InfrastructureError, match="space") as caught:
+                driver.unpack(tiny_root_archive, tmp_path / "base")
+            assert caught.value.failure is FailureClass.SPACE
+            assert not list(tmp_path.iterdir())
+    finally:
+        subprocess.run(["umount", tmp_path], check=True)
