@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from leonardo.sandbox import served
 from leonardo.sandbox.backend import SandboxOOMError
 from leonardo.sandbox.driver import LayerStack, Limits
 from leonardo.sandbox.mounts import SHARED_MEMORY
@@ -51,9 +52,14 @@ def neighbour(driver: NamespacesDriver, stack: LayerStack) -> Iterator[ServedBac
 
 @pytest.fixture
 def attacker(
-    driver: NamespacesDriver, stack: LayerStack, neighbour: ServedBackend, base_digest: str
+    driver: NamespacesDriver,
+    stack: LayerStack,
+    neighbour: ServedBackend,
+    base_digest: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[ServedBackend]:
     """A sandbox to attack from, beside a host process whose command line says python."""
+    monkeypatch.setattr(served, "GRACE", 1.0)
     host = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     backend = driver.backend(stack, timeout=20, limits=SMALL)
     backend.start()
