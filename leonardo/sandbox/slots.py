@@ -32,7 +32,7 @@ class Slots:
     def __init__(self, opener: socket.socket | None) -> None:
         self._opener = opener
         self._slots: OrderedDict[str, _Slot] = OrderedDict()
-        self._made = 0
+        self.made = 0
 
     def take(self, path: str, key: str) -> str:
         """Where ``path`` is bound. ``key`` tells it from another file or folder that was at the same path before."""
@@ -66,8 +66,8 @@ class Slots:
     def _bind(self, path: str) -> str:
         descriptor = self._open(path)
         try:
-            self._made += 1
-            target = f"{mounts.LAYERS}/{self._made}"
+            self.made += 1
+            target = f"{mounts.LAYERS}/{self.made}"
             if stat.S_ISDIR(os.fstat(descriptor).st_mode):
                 os.mkdir(target, 0o755)
             else:
