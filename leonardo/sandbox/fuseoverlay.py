@@ -15,6 +15,7 @@ from leonardo.sandbox import linux, mounts
 PROGRAM = "fuse-overlayfs"
 DEVICE = "/dev/fuse"
 START_PATIENCE = 10.0
+HEAD_START = 0.1
 GONE = 76
 """Exit code of what holds a sandbox whose FUSE process has ended or was stopped."""
 

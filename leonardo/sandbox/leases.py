@@ -16,6 +16,7 @@ from pathlib import Path
 
 from leonardo.errors import InfrastructureError
 
+_FIRST_NAMESPACE = 0xEFFFFFFD  # the kernel's number of the user namespace that it begins with
 _MOST_DONE = 256  # lines of what is no more, after which the file is written anew
 
 
@@ -33,7 +34,13 @@ class Note:
 
 def folder() -> Path:
     """Where this user's leases are: node-local, for other nodes' processes cannot be seen from here."""
-    return Path(tempfile.gettempdir()) / f"leonardo-leases-{os.geteuid()}"
+    return Path(tempfile.gettempdir()) / f"leonardo-leases-{os.geteuid()}{_namespace()}"
+
+
+def _namespace() -> str:
+    """Another user namespace's root is not this one's."""
+    number = Path("/proc/self/ns/user").stat().st_ino
+    return "" if number == _FIRST_NAMESPACE else f"-{number}"
 
 
 class Lease:
