@@ -5,6 +5,7 @@ thread and a poll loop. Requests come over one socket; each brings descriptors o
 the answer goes. When the holder ends, however it ends, the kernel ends everything in its pid namespace.
 """
 
+import contextlib
 import gc
 import os
 import platform
@@ -60,6 +61,8 @@ class Holder:
         self._ids = ids
         self._sandboxes: dict[str, Sandbox] = {}
         self._tools: dict[int, Tool] = {}
+        self._spare: sandboxprocess.Spare | None = None
+        self._lacks_spare = False
         self._operations: dict[str, Callable[[dict[str, Any], list[int]], None]] = {
             "create": self._create,
             "destroy": self._destroy,
@@ -78,6 +81,8 @@ class Holder:
         poll.register(wake_read, select.POLLIN)
         next_look = 0.0
         while True:
+            if self._lacks_spare and not poll.poll(0):
+                self._make_spare()
             ready = dict(poll.poll(_milliseconds_until(next_look) if self._sandboxes else None))
             if wake_read in ready:
                 os.read(wake_read, 4096)
@@ -120,7 +125,7 @@ class Holder:
             binds = {target: take(layer) for target, layer in header["binds"].items()}
             plan = mounts.Plan.from_json({**header["plan"], "layers": folders, "binds": binds})
             plan = replace(plan, groups=tuple(descriptors[: header["groups"]]))
-            process = sandboxprocess.start(plan, own, self._ids)
+            process = self._from_spare(plan, own) or sandboxprocess.start(plan, own, self._ids)
         except BaseException:
             for key in keys:
                 self._slots.give_back(key)
@@ -129,6 +134,26 @@ class Holder:
         self._sandboxes[header["id"]] = Sandbox(process, _bounds(header), keys, ending)
         for descriptor in descriptors:
             os.close(descriptor)
+
+    def _make_spare(self) -> None:
+        """In a quiet moment, begin with the next sandbox."""
+        self._lacks_spare = False
+        with contextlib.suppress(OSError):  # then the next one is made when it is asked for
+            self._spare = sandboxprocess.start_spare(self._ids, self._slots.made)
+
+    def _from_spare(self, plan: mounts.Plan, descriptors: list[int]) -> int | None:
+        """The process of a sandbox that a spare becomes, if there is one that can."""
+        if len(descriptors) > 1 or plan.network or plan.fuse or not plan.nested:
+            return None
+        spare, self._spare, self._lacks_spare = self._spare, None, True
+        if spare is None:
+            return None
+        if spare.slots == self._slots.made:
+            with contextlib.suppress(OSError):
+                spare.become(plan, descriptors[0])
+                return spare.process
+        spare.end()
+        return None
 
     def _test(self, header: dict[str, Any], descriptors: list[int]) -> None:
         """A sandbox on a layer made here that runs the self-test instead of serving."""
@@ -185,6 +210,9 @@ class Holder:
             if process in self._tools:
                 self._finish_tool(self._tools.pop(process), status)
                 continue
+            if self._spare and self._spare.process == process:
+                self._spare.end()
+                self._spare = None
             for identifier, sandbox in list(self._sandboxes.items()):
                 if sandbox.process == process:
                     sandbox.ended = True

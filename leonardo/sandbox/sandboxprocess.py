@@ -88,6 +88,60 @@ def _start_sandbox(
     return process
 
 
+@dataclass(frozen=True)
+class Spare:
+    """A process in namespaces of its own that waits to hear which sandbox it is to become.
+
+    ``slots``: how many layers had been bound when it was made; it does not see later ones.
+    """
+
+    process: int
+    control: socket.socket
+    slots: int
+
+    def become(self, plan: mounts.Plan, channel: int) -> None:
+        """Say what it is to become. Raises OSError where it has ended."""
+        wire.send(self.control, {"plan": plan.to_json()}, descriptors=[*plan.groups, channel])
+        self.control.close()
+
+    def end(self) -> None:
+        """End it unused."""
+        self.control.close()  # it waits for nothing else
+
+
+def start_spare(ids: IdMaps, slots: int) -> Spare:
+    """Start a process for the next ordinary sandbox: most of the time that one takes goes into its namespaces."""
+    ours, theirs = socket.socketpair()
+    process = linux.clone(_ISOLATED | linux.CLONE_NEWNET | linux.CLONE_NEWUSER)
+    if not process:
+        _run_child(lambda: _wait_as_spare(theirs), theirs.fileno())
+    theirs.close()
+    try:
+        ids.give_to(process)
+        ours.send(b"g")
+    except OSError:
+        ours.close()
+        os.kill(process, signal.SIGKILL)
+        raise
+    return Spare(process, ours, slots)
+
+
+def _wait_as_spare(control: socket.socket) -> None:
+    linux.die_with_parent()
+    linux.close_descriptors_except(control.fileno())
+    if control.recv(1) != b"g":
+        return
+    _settle(network=False)
+    try:
+        message = wire.receive(control)
+    except EOFError:
+        return
+    control.close()
+    *groups, channel = message.descriptors
+    plan = replace(mounts.Plan.from_json(message.header["plan"]), groups=tuple(groups))
+    _run_child(lambda: _fill(plan, channel, _sandbox_with_scratch), channel)
+
+
 def _run_child(body: Callable[[], None], channel: int) -> NoReturn:
     """Run ``body`` in a cloned process, which never returns to its parent's code. A failure is told on ``channel``."""
     try:
@@ -115,14 +169,23 @@ def _become_sandbox(
     linux.die_with_parent()
     if os.read(go, 1) != b"g":
         os._exit(1)
+    _settle(plan.network)
+    _fill(plan, channel_descriptor, build, test)
+
+
+def _settle(network: bool) -> None:
+    """What every sandbox needs, whatever is in it."""
+    _write("/proc/self/oom_score_adj", "1000")  # if the machine runs out of memory all the same, sandboxes go first
+    if not network:
+        linux.bring_up_loopback()
+    linux.set_hostname(HOSTNAME)
+
+
+def _fill(plan: mounts.Plan, channel_descriptor: int, build: Callable[[mounts.Plan], None], test: bool = False) -> None:
     for group in plan.groups:
         with contextlib.suppress(OSError):  # before kernel 5.17 this process's own rights count: then without a group
             os.write(group, b"0")
-    _write("/proc/self/oom_score_adj", "1000")  # if the machine runs out of memory all the same, sandboxes go first
     build(plan)
-    if not plan.network:
-        linux.bring_up_loopback()
-    linux.set_hostname(HOSTNAME)
     process_folder = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     linux.close_descriptors_except(channel_descriptor, process_folder)
     nothing = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
