@@ -2,7 +2,7 @@
 
 An episode starts a sandbox, looks that it is clean, writes, runs, reads and compares. One in a hundred kills, with
 SIGKILL and at a random step, a helper, a holder or the sandbox itself; what then fails must be an infrastructure error
-that names a cause. At the end the numbers of processes, descriptors, mounts and files must be those of the beginning.
+that names a cause. At the end there must be as many processes, descriptors, mounts, control groups and files as before.
 
 Writes out/soak.json; figures: episodes, wrong, leftovers, unclassified. The same seed makes the same draws.
 """
@@ -28,6 +28,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from leonardo.errors import InfrastructureError, LeonardoError
 from leonardo.files import write_verdict
 from leonardo.sandbox.backend import ExecutionResult, SandboxBackend
+from leonardo.sandbox.cgroups import PREFIX
 from leonardo.sandbox.driver import LayerStack, Limits
 from leonardo.sandbox.drivers import choose
 from leonardo.sandbox.guard import TITLE
@@ -209,6 +210,7 @@ class Holdings:
     descriptors: int
     mounts: int
     files: int
+    groups: int
     memory: int
 
     @classmethod
@@ -219,6 +221,7 @@ class Holdings:
             descriptors=len(os.listdir("/proc/self/fd")),  # noqa: PTH208 - no descriptor of its own stays open
             mounts=len(Path("/proc/self/mounts").read_text().splitlines()),
             files=sum(len(names) + len(folders) for _, folders, names in os.walk(folder)),
+            groups=sum(1 for _ in Path("/sys/fs/cgroup").glob(f"**/{PREFIX}{os.getpid()}-*")),
             memory=int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize(),
         )
 

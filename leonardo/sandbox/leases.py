@@ -105,6 +105,9 @@ class Lease:
                 self._path.unlink(missing_ok=True)
                 os.close(self._descriptor)
                 self._descriptor = -1
+                if _namespace():  # nobody else comes here
+                    with contextlib.suppress(OSError):
+                        folder().rmdir()
 
 
 def _line(note: Note) -> str:
