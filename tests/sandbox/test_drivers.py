@@ -5,6 +5,7 @@ import shutil
 import signal
 import stat
 import subprocess
+import sys
 import tarfile
 import threading
 import time
@@ -263,3 +264,34 @@ def test_a_full_disk_of_the_node_is_named_and_leaves_nothing(tiny_root_archive: 
             assert not list(tmp_path.iterdir())
     finally:
         subprocess.run(["umount", tmp_path], check=True)
+
+
+STOPPED = """
+import os, signal, sys, time
+from pathlib import Path
+from leonardo.sandbox.apptainerholder import ApptainerHolderDriver
+from leonardo.sandbox.driver import LayerStack
+driver = ApptainerHolderDriver()
+backend = driver.backend(LayerStack(Path(sys.argv[1])))
+backend.start()
+backend.run_command(f"setsid sleep {sys.argv[2]} &")
+(hold,) = driver._holds.values()
+for server in hold.container.servers:
+    os.kill(server, signal.SIGSTOP)
+print(*hold.container.servers, hold.container.process, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_caller_killed_while_fuse_hangs_leaves_nothing(
+    holder_driver: ApptainerHolderDriver, image: Path, gone, marker: str
+) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "-c", STOPPED, image, marker]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=30)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert gone(marker, seconds=5)
+    end = time.monotonic() + 5
+    while any(Path(f"/proc/{process}").exists() for process in done.stdout.split()):
+        assert time.monotonic() < end, "Apptainer's processes are still there"
+        time.sleep(0.05)
