@@ -217,7 +217,9 @@ def new_patch(tree: Tree, project: Path, stack: Stack, name: str) -> list[str]:
     file = f"{number:04d}-{name.removesuffix('.patch')}.patch"
     match = NAME.fullmatch(file)
     if not match:
-        raise InputError(f"{name} is no name for a patch", "Use area-verb in lower case: sandbox-add-prepared-backend")
+        raise InputError(
+            f"{name!r} is no name for a patch", "Use area-verb in lower case: sandbox-add-prepared-backend"
+        )
     edited = tree.work_tree()
     if tree_of(tree, now.goal) == edited:
         raise InputError(f"{tree.path} has no edits to make a patch of", "Edit there first, then repeat this")

@@ -27,7 +27,8 @@ call `leonardo.hooks`; the logic and its tests are in this repository. `make dif
 | `make continue-patches`, `make abort-patches` | after a conflict or an interruption: go on, go back |
 
 Each file is a mail as `git format-patch -U0` writes it. `git apply --unidiff-zero`, GNU patch and `quilt push -a` take
-it. Do not use `git am`: it has no `--unidiff-zero`, and silently puts an insertion without context at a file's end.
+it. While they are applied, git shows `upstream` as changed; do not add it: its pin is the commit without the patches.
+Do not use `git am`: it has no `--unidiff-zero`, and silently puts an insertion without context at a file's end.
 """
 
 

@@ -87,17 +87,10 @@ def go_back(tree: Tree, project: Path) -> list[str]:
     journal = read_journal(tree)
     if journal is None:
         return ["nothing is half done"]
-    notes = []
-    if journal.conflict:
-        remove_stale_lock(tree)
-        notes = rescue(tree, [journal.before.position.commit, journal.conflict.tip])
-        tree.git("reset", "--quiet", "--mixed")
-        # what was rescued is overwritten, what the conflict made is removed
-        journal = replace(journal, after=State(Position(journal.conflict.tip)))
-        for path in tree.git("ls-files", "--others", "--exclude-standard", "-z").split("\0"):
-            if path:
-                (tree.path / path).unlink(missing_ok=True)
-    notes += take_back(tree, project, journal)
+    if journal.conflict and journal.conflict.source:
+        # so that the files which the conflict made are known, and go
+        journal = replace(journal, after=State(Position(journal.conflict.source)))
+    notes = take_back(tree, project, journal)
     return [*notes, f"{journal.operation} is taken back"]
 
 
