@@ -26,7 +26,8 @@ _OPAQUE, _NEUTRAL_OPAQUE = ("user.fuseoverlayfs.opaque", "trusted.overlay.opaque
 def start(layers: tuple[str, ...], target: str) -> int:
     """Mount ``layers`` with the writable layer of :data:`mounts.SCRATCH` at ``target``; the process that serves it."""
     upper, work = f"{mounts.SCRATCH}/upper", f"{mounts.SCRATCH}/work"
-    return _start(f"lowerdir={':'.join(layers)},upperdir={upper},workdir={work}", target)
+    # the kernel's cache would take what has no room any more, and the writer would never hear of it
+    return _start(f"lowerdir={':'.join(layers)},upperdir={upper},workdir={work},writeback=0", target)
 
 
 def show_layers(layers: tuple[str, ...], target: str) -> None:
