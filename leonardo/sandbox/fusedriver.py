@@ -1,7 +1,9 @@
 """The driver ``namespaces-fuse``: as ``namespaces``, with fuse-overlayfs in place of the kernel's overlay.
 
 It serves where a kernel (before 5.11, or a distribution's policy) refuses an overlay in a user namespace but allows
-FUSE there (since 4.18). Slower: each sandbox has a FUSE process of its own.
+FUSE there (since 4.18). Slower: each sandbox has a FUSE process of its own. Where it differs: copying a file up from a
+layer gives the folder that it lies in a new time, so that layers of equal content may have different digests; and one
+whose FUSE process is killed from outside may see its files fail for a moment before it is ended.
 """
 
 import os

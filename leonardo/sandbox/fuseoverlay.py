@@ -27,7 +27,10 @@ def start(layers: tuple[str, ...], target: str) -> int:
     """Mount ``layers`` with the writable layer of :data:`mounts.SCRATCH` at ``target``; the process that serves it."""
     upper, work = f"{mounts.SCRATCH}/upper", f"{mounts.SCRATCH}/work"
     # the kernel's cache would take what has no room any more, and the writer would never hear of it
-    return _start(f"lowerdir={':'.join(layers)},upperdir={upper},workdir={work},writeback=0", target)
+    status = os.stat(upper)
+    process = _start(f"lowerdir={':'.join(layers)},upperdir={upper},workdir={work},writeback=0", target)
+    os.utime(upper, ns=(status.st_atime_ns, status.st_mtime_ns))  # it tried there what the file system can
+    return process
 
 
 def show_layers(layers: tuple[str, ...], target: str) -> None:
@@ -38,7 +41,8 @@ def show_layers(layers: tuple[str, ...], target: str) -> None:
 def _start(options: str, target: str) -> int:
     before = os.stat(target).st_dev
     complaints = os.memfd_create("complaints")
-    options += ",allow_other,suid,nodev"
+    # writeback: the kernel would keep times of its own, and tell them late
+    options += ",allow_other,suid,nodev,writeback=0"
     process = linux.clone(0)
     if not process:
         linux.die_with_parent()

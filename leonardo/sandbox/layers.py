@@ -16,7 +16,7 @@ _ATTRIBUTES = ["--xattrs", "--xattrs-include=user.*", "--xattrs-include=security
 _OVERLAY_NOTES = [
     f"--xattrs-exclude=user.overlay.{name}"
     for name in ("origin", "impure", "uuid", "nlink", "upper", "redirect", "metacopy", "protattr")
-]
+] + ["--xattrs-exclude=user.fuseoverlayfs.*"]
 _DECOMPRESSORS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"\xfd7zXZ": "xz", b"BZh": "bzip2"}
 
 

@@ -16,7 +16,7 @@ from leonardo.sandbox.backend import ExecutionResult
 from leonardo.sandbox.driver import Driver, LayerStack
 
 ROOT = Path(__file__).parents[2]
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
 
 
 def test_a_short_soak_is_clean(driver: Driver, tmp_path: Path) -> None:
