@@ -126,6 +126,8 @@ def carry(tree: Tree, commit: str, onto: str, *, base: str | None = None) -> Mer
     try:
         return Merged(tree.git("merge-tree", "--write-tree", "--name-only", "--no-messages", ours, theirs))
     except GitCommandError as error:
+        if error.status == 129:  # git shows how it is used
+            raise InputError("this git cannot merge without a checkout", "Use git 2.38 or newer") from error
         if error.status != 1:
             raise git_failed("merge", error) from error
         output = str(error.stdout).strip().removeprefix("stdout:").strip(" '\n").splitlines()

@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -214,6 +215,16 @@ def test_edits_made_after_the_kill_are_kept(lab: Lab) -> None:
     assert "first = True" in lab.file(RUN).read_text()
 
 
+def test_stack_file_edited_after_the_kill_is_kept(lab: Lab) -> None:
+    edits(lab)
+    assert killed_before_step(lab, OPERATIONS["refresh"][2], 2)  # the journal is written, nothing else
+    page = lab.project / "PATCHES.md"
+    page.write_text("a person's work\n")
+    (note,) = (line for line in lab.run(rebase.go_on) if "was edited meanwhile" in line)
+    assert Path(note.rpartition(" ")[2]).read_text() == "a person's work\n"
+    assert "more" not in page.read_text() and "0002-run-add-second" in page.read_text()
+
+
 def journal_of(lab: Lab) -> Path:
     """Where the journal is."""
     return lab.upstream / ".git" / "leonardo" / "journal.json"
@@ -223,4 +234,22 @@ def test_two_commands_at_once_take_turns(lab: Lab, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(journal, "_PATIENCE", 0.2)
     with journal.at_work(lab.upstream), pytest.raises(LeonardoError, match="another patches command"):
         lab.run(operations.apply)
+    assert lab.run(operations.apply) == ["2 patches are applied already"]
+
+
+def test_git_that_outlives_its_killed_command_is_waited_for(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = lab.project / "begun"
+    child = os.fork()
+    if child == 0:
+        with journal.at_work(lab.upstream) as held:
+            held.git("-c", f"alias.nap=!touch {begun}; exec sleep 1.5", "nap")
+        os._exit(0)
+    while not begun.exists():
+        time.sleep(0.01)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    monkeypatch.setattr(journal, "_PATIENCE", 0.1)
+    with pytest.raises(LeonardoError, match="another patches command"):
+        lab.run(operations.apply)
+    monkeypatch.setattr(journal, "_PATIENCE", 10.0)
     assert lab.run(operations.apply) == ["2 patches are applied already"]
