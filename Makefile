@@ -12,7 +12,7 @@ DRIVER ?= auto
 TASKS ?= ../shared/tmax-sample/tasks.jsonl
 JOBS ?= 2
 
-.PHONY: help setup demo gates test lint format apptainer upstream bench-sandbox soak apply-patches unapply-patches diff new-patch \
+.PHONY: help setup demo gates test test-sandbox lint format apptainer upstream bench-sandbox soak apply-patches unapply-patches diff new-patch \
 	refresh-patches rebase-patches continue-patches abort-patches check-patches doctor clean
 
 help: ## List the targets
@@ -35,6 +35,9 @@ doctor: setup ## What this machine allows: one line a driver, and what to do
 
 test: setup ## All tests
 	@$(VENV)/bin/python -m pytest -q
+
+test-sandbox: setup ## The sandbox's tests on every driver of this machine (half an hour); as root and as a plain user
+	@LEONARDO_TEST_DRIVERS=all $(VENV)/bin/python -m pytest -q tests/sandbox
 
 lint: setup ## ruff, lint and format
 	@$(VENV)/bin/ruff check .

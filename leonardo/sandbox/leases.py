@@ -8,7 +8,6 @@ import contextlib
 import fcntl
 import json
 import os
-import tempfile
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -34,7 +33,8 @@ class Note:
 
 def folder() -> Path:
     """Where this user's leases are: node-local, for other nodes' processes cannot be seen from here."""
-    return Path(tempfile.gettempdir()) / f"leonardo-leases-{os.geteuid()}{_namespace()}"
+    # not tempfile.gettempdir(), which a process may point elsewhere for a while: others must find the leases
+    return Path(os.environ.get("TMPDIR") or "/tmp") / f"leonardo-leases-{os.geteuid()}{_namespace()}"
 
 
 def _namespace() -> str:

@@ -1,5 +1,10 @@
-"""Every conformance test runs on every driver that the machine allows."""
+"""Every test of a sandbox runs on every driver that the machine allows: ``make test-sandbox``.
 
+That takes half an hour, so that without it the default driver runs them all, and the one that needs the fewest features
+of the kernel the conformance suite.
+"""
+
+import os
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -20,6 +25,23 @@ SMALL = Limits(disk=64 * MIB, memory=512 * MIB, processes=64, output=200_000)
 
 
 CANDIDATES = {candidate.label: candidate for candidate in drivers.CANDIDATES}
+
+
+EVERY_DRIVER = os.environ.get("LEONARDO_TEST_DRIVERS") == "all"
+DEFAULT, FALLBACK = "namespaces", "apptainer"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave to ``make test-sandbox`` what is not for every day."""
+
+    def wanted(item: pytest.Item) -> bool:
+        driver = getattr(getattr(item, "callspec", None), "params", {}).get("driver", DEFAULT)
+        return driver == DEFAULT or (driver == FALLBACK and item.path.stem == "test_conformance")
+
+    if not EVERY_DRIVER:
+        left_out = [item for item in items if not wanted(item)]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if wanted(item)]
 
 
 def another(driver: NamespacesDriver) -> NamespacesDriver:
