@@ -33,8 +33,8 @@ gates: setup ## Environment gates on TASKS: build, null run, reference solution,
 doctor: setup ## What this machine allows: one line a driver, and what to do
 	@$(LEONARDO) doctor
 
-test: setup ## All tests
-	@$(VENV)/bin/python -m pytest -q
+test: setup ## The tests; those marked slow are left to test-sandbox
+	@$(VENV)/bin/python -m pytest -q -m "not slow"
 
 test-sandbox: setup ## The sandbox's tests on every driver of this machine (half an hour); as root and as a plain user
 	@LEONARDO_TEST_DRIVERS=all $(VENV)/bin/python -m pytest -q tests/sandbox
