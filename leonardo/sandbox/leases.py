@@ -53,11 +53,14 @@ class Lease:
         self._done = 0
         self._path = folder() / f"{self.id}.jsonl"
         try:
-            folder().mkdir(mode=0o700, exist_ok=True)
-            if folder().stat().st_uid != os.geteuid():
-                raise PermissionError(1, "it is another user's", str(folder()))
-            new = self._path.with_suffix(".new")  # a janitor must not see it before it is locked
-            self._descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            while True:
+                folder().mkdir(mode=0o700, exist_ok=True)
+                new = self._path.with_suffix(".new")  # a janitor must not see it before it is locked
+                with contextlib.suppress(FileNotFoundError):  # the last of the others has just removed the folder
+                    if folder().stat().st_uid != os.geteuid():
+                        raise PermissionError(1, "it is another user's", str(folder()))
+                    self._descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+                    break
             fcntl.flock(self._descriptor, fcntl.LOCK_EX)
             new.rename(self._path)
         except OSError as error:
@@ -105,9 +108,8 @@ class Lease:
                 self._path.unlink(missing_ok=True)
                 os.close(self._descriptor)
                 self._descriptor = -1
-                if _namespace():  # nobody else comes here
-                    with contextlib.suppress(OSError):
-                        folder().rmdir()
+                with contextlib.suppress(OSError):  # the last one takes the folder along
+                    folder().rmdir()
 
 
 def _line(note: Note) -> str:
