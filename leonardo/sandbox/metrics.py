@@ -1,12 +1,12 @@
 """Counters and histograms of sandboxes, as Prometheus text and as JSON."""
 
 import bisect
+import contextlib
 import itertools
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,7 +45,7 @@ class Metrics:
         self._events: defaultdict[str, int] = defaultdict(int)
         self._levels: defaultdict[str, int] = defaultdict(int)
 
-    @contextmanager
+    @contextlib.contextmanager
     def measure(self, operation: str) -> Iterator[None]:
         """Note how long the block takes, or the class of its failure."""
         begun = time.perf_counter()
