@@ -93,7 +93,7 @@ class LayerCache:
     def _evict_one(self, path: Path) -> bool:
         """Remove a layer unless it is in use."""
         try:
-            stream = path.open("a")
+            stream = path.open("r+")  # not "a": what another has just removed must not come back
         except OSError:
             return False
         with stream:
