@@ -213,6 +213,22 @@ class ContainerLife:
             self._ended(self)
 
 
+def installed(program: Path | None = None) -> Apptainer:
+    """The Apptainer of this machine, or ``program``. Raises :class:`InfrastructureError` where there is none."""
+    program = program or find()
+    if program is None:
+        raise InfrastructureError("Apptainer is not installed", "make apptainer", failure=FailureClass.KERNEL_FEATURE)
+    return Apptainer(program, make_image(image_folder()))
+
+
+def own_identities() -> Identities:
+    """What a holder beside Apptainer's containers maps."""
+    if os.geteuid() == 0:
+        return identities.full()
+    # what a plain user's --fakeroot maps is Apptainer's to say; 0 inside is his own id in any case
+    return Identities((0, os.geteuid(), 1), (0, os.getegid(), 1))
+
+
 class ApptainerDriver(NamespacesDriver):
     """Sandboxes in a container each. Layers are handled in one that stays; as root without any.
 
@@ -222,15 +238,8 @@ class ApptainerDriver(NamespacesDriver):
     name = "apptainer"
 
     def __init__(self, program: Path | None = None) -> None:
-        program = program or find()
-        if program is None:
-            raise InfrastructureError(
-                "Apptainer is not installed", "make apptainer", failure=FailureClass.KERNEL_FEATURE
-            )
-        is_root = os.geteuid() == 0
-        self._apptainer = Apptainer(program, make_image(image_folder()))
-        # what a plain user's --fakeroot maps is Apptainer's to say; 0 inside is his own id in any case
-        super().__init__(identities.full() if is_root else Identities((0, os.geteuid(), 1), (0, os.getegid(), 1)))
+        self._apptainer = installed(program)
+        super().__init__(own_identities())
         self._keeper: Container | None = None
         self._lives: set[ContainerLife] = set()
 

@@ -13,11 +13,9 @@ import os
 from pathlib import Path
 
 from leonardo.errors import FailureClass, InfrastructureError
-from leonardo.sandbox import identities
-from leonardo.sandbox.apptainer import Apptainer, Container, find, image_folder, make_image
+from leonardo.sandbox.apptainer import Container, installed, own_identities
 from leonardo.sandbox.client import HolderClient, Join, LayerReference, layer_reference
 from leonardo.sandbox.driver import LayerStack
-from leonardo.sandbox.identities import Identities
 from leonardo.sandbox.mounts import IMAGE
 from leonardo.sandbox.namespaces import NamespacesDriver
 
@@ -47,14 +45,8 @@ class ApptainerHolderDriver(NamespacesDriver):
     name = "apptainer-holder"
 
     def __init__(self, program: Path | None = None) -> None:
-        program = program or find()
-        if program is None:
-            raise InfrastructureError(
-                "Apptainer is not installed", "make apptainer", failure=FailureClass.KERNEL_FEATURE
-            )
-        is_root = os.geteuid() == 0
-        self._apptainer = Apptainer(program, make_image(image_folder()))
-        super().__init__(identities.full() if is_root else Identities((0, os.geteuid(), 1), (0, os.getegid(), 1)))
+        self._apptainer = installed(program)
+        super().__init__(own_identities())
         self._container: Container | None = None
         self._holds: dict[str, _Hold] = {}
 
