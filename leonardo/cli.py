@@ -117,6 +117,14 @@ def doctor(out: Out = Path("out")) -> None:
 
 
 @app.command()
+def failures() -> None:
+    """The classes of failure, as the Markdown of docs/failures.md."""
+    from leonardo.taxonomy import failures_page
+
+    typer.echo(failures_page(), nl=False)
+
+
+@app.command()
 def janitor(driver: DriverName = "auto") -> None:
     """Clean what a crashed node or a killed run of yours left here. Every run does so, too, when it begins."""
     from leonardo.sandbox.drivers import clean_up

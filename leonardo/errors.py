@@ -5,7 +5,9 @@ machine's (sandbox, image, network, disk); it is retried, excluded from its grou
 A task failure is neither: it is the verifier's 0 and no exception at all.
 """
 
-from enum import StrEnum
+from leonardo.taxonomy import FailureClass, FailureFamily
+
+__all__ = ["FailureClass", "FailureFamily", "InfrastructureError", "InputError", "LeonardoError"]
 
 
 class LeonardoError(Exception):
@@ -31,29 +33,6 @@ class InputError(LeonardoError):
     """A file, row or setting that cannot be used as it is."""
 
     exit_code = 2
-
-
-class FailureClass(StrEnum):
-    """Why something failed; the one vocabulary of builds, gates, episodes and reports."""
-
-    # infrastructure: the machine's fault
-    MIRROR = "mirror"
-    SPACE = "space"
-    KERNEL_FEATURE = "kernel-feature"
-    RUNTIME = "runtime"
-    # environment: the task's set-up cannot be had here
-    SET_UP = "set-up"
-    SET_UP_TIMEOUT = "set-up-timeout"
-    SERVICE = "service"
-    PRIVILEGE = "privilege"
-    NETWORK = "network-at-run-time"
-    UNSUPPORTED = "unsupported-definition"
-    # task: the task itself is at fault
-    VERIFIER_BROKEN = "verifier-broken"
-    VERIFIER_ALREADY_PASSES = "verifier-already-passes"
-    REFERENCE_FAILS = "reference-fails"
-    # agent: the agent's own doing
-    AGENT = "agent"
 
 
 class InfrastructureError(LeonardoError):

@@ -19,23 +19,7 @@ from leonardo.report.plots import family_plot, sandbox_plot, step_plots
 from leonardo.report.run import Run, read_run, series
 
 PAGE, PLOTS = "index.html", "plots"
-FAILURE_WORDS = {
-    FailureClass.MIRROR: "package mirror or registry not reached",
-    FailureClass.SPACE: "disk or memory full",
-    FailureClass.KERNEL_FEATURE: "a kernel feature is missing",
-    FailureClass.RUNTIME: "the sandbox runtime failed",
-    FailureClass.SET_UP: "the task's set-up failed",
-    FailureClass.SET_UP_TIMEOUT: "the task's set-up took too long",
-    FailureClass.SERVICE: "a service did not come up",
-    FailureClass.PRIVILEGE: "more privilege needed than there is",
-    FailureClass.NETWORK: "network needed at run time",
-    FailureClass.UNSUPPORTED: "the definition asks for what is not supported",
-    FailureClass.VERIFIER_BROKEN: "the verifier does not run",
-    FailureClass.VERIFIER_ALREADY_PASSES: "the verifier passes on the initial state",
-    FailureClass.REFERENCE_FAILS: "the reference solution fails",
-    FailureClass.AGENT: "the agent's own doing; counts as reward 0",
-    "no-rollout": "the rollout did not come back",
-}
+FAILURE_WORDS = {entry.value: entry.meaning for entry in FailureClass} | {"no-rollout": "the rollout did not come back"}
 
 
 def render_report(run_folder: Path, title: str) -> Path:
