@@ -13,10 +13,10 @@ from leonardo.engine.desk.demonstrations import Demonstration
 from leonardo.engine.desk.dialogue import Dialogue
 from leonardo.engine.desk.learner import Groups, train
 from leonardo.engine.desk.policy import LoadedPolicy, load_policy, save_policy
-from leonardo.engine.desk.records import StepRecord
 from leonardo.engine.desk.update import Learner, digest_of_weights
 from leonardo.engine.desk.warm_start import imitate
 from leonardo.errors import FailureClass, InfrastructureError, InputError, LeonardoError
+from leonardo.gates.steps import StepRecord
 from leonardo.rollout.environment import Times
 from leonardo.rollout.episodes import EpisodeSettings, Finish, Rollout
 from leonardo.rollout.prompts import SUBMIT_COMMAND, messages_of

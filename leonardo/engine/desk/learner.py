@@ -17,13 +17,13 @@ from accelerate import Accelerator
 
 from leonardo.engine.desk.config import LearnerConfig, settings_of
 from leonardo.engine.desk.policy import load_policy, save_policy
-from leonardo.engine.desk.records import StepRecord, append_record
 from leonardo.engine.desk.sampler import Sampler
 from leonardo.engine.desk.summary import summarize
 from leonardo.engine.desk.update import Learner, digest_of_weights
 from leonardo.errors import InputError, LeonardoError
 from leonardo.evaluation.evaluate import attempt_seed
 from leonardo.files import write_json
+from leonardo.gates.steps import StepRecord, append_record
 from leonardo.rollout.episodes import MakeBackend, Rollout, run_rollouts
 from leonardo.tasks.task import Task
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from leonardo.engine.desk.records import StepRecord
 from leonardo.engine.desk.update import UpdateStatistics
+from leonardo.gates.steps import StepRecord
 
 if TYPE_CHECKING:
     from leonardo.engine.desk.learner import Groups
@@ -54,6 +54,7 @@ def summarize(
         response_length_mean=response / len(rollouts),
         entropy_mean=_mean([rollout.entropy for rollout in rollouts]),
         weights_digest=digest,
+        weights_agree=True,  # the learner compares the digests of both, and stops where they differ
         learning_rate=update.learning_rate,
         times={name: round(seconds, 4) for name, seconds in times.items()},
         sandbox={

@@ -5,11 +5,13 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from leonardo.errors import InputError
 
 
 class StepRecord(BaseModel):
-    """One step of the learner.
+    """One step of the learner. What an engine cannot know is None: a 0 is a measurement.
 
     Attributes:
         rewards: a list a group that was sampled; None where the infrastructure failed.
@@ -19,12 +21,15 @@ class StepRecord(BaseModel):
         mask_fraction: share of response tokens whose update the trust region masked.
         ratio_mean, ratio_max, divergence_mean, divergence_max: learner against rollout policy, over all passes.
         first_pass_ratio_max_deviation: largest ``|ratio - 1|`` before the first update, when both are the same policy.
+        logprob_difference_mean, logprob_difference_max: of rollout engine and learner, absolute, before the first
+            update, over the response tokens that were sampled with the learner's own weights.
         gradient_norm, update_norm: Euclidean, over all parameters; of the step's mean gradient and of its change.
         parameters_moved_share: share of scalar parameters that changed.
         finite, non_finite: whether losses, gradients and weights were finite, and the tensors that were not.
         parsed_action_share: share of the policy's turns that held a valid tool call.
         tokens: ``prompt`` (with observations) and ``response``.
         weights_digest: SHA-256 of the weights that the rollout policy got.
+        weights_agree: whether the rollout engine was seen to hold the learner's weights after the hand-over.
         times: seconds, by phase; ``sandbox`` is the sandboxes' part of ``rollout``, summed over episodes.
         sandbox: milliseconds, [p50, p95].
     """
@@ -38,30 +43,33 @@ class StepRecord(BaseModel):
     rollouts: int
     groups: int
     zero_variance_groups: int
-    zero_variance_share: float
+    zero_variance_share: float | None
     groups_kept: int
     dropped_groups: int
-    reward_mean: float
+    reward_mean: float | None
     infrastructure_failures: int
     failures_by_class: Mapping[str, int]
-    mask_fraction: float
-    ratio_mean: float
-    ratio_max: float
-    divergence_mean: float
-    divergence_max: float
-    first_pass_ratio_max_deviation: float
-    loss: float
-    gradient_norm: float
-    update_norm: float
-    parameters_moved_share: float
-    finite: bool
+    mask_fraction: float | None
+    ratio_mean: float | None
+    ratio_max: float | None
+    divergence_mean: float | None
+    divergence_max: float | None
+    first_pass_ratio_max_deviation: float | None
+    logprob_difference_mean: float | None = None
+    logprob_difference_max: float | None = None
+    loss: float | None
+    gradient_norm: float | None
+    update_norm: float | None
+    parameters_moved_share: float | None
+    finite: bool | None
     non_finite: Sequence[str]
-    parsed_action_share: float
+    parsed_action_share: float | None
     tokens: Mapping[str, int]
-    response_length_mean: float
-    entropy_mean: float
-    weights_digest: str
-    learning_rate: float
+    response_length_mean: float | None
+    entropy_mean: float | None
+    weights_digest: str | None
+    weights_agree: bool | None = None
+    learning_rate: float | None
     times: Mapping[str, float]
     sandbox: Mapping[str, Sequence[float]]
 
@@ -72,3 +80,25 @@ def append_record(path: Path, record: StepRecord) -> None:
     with path.open("ab", buffering=0) as stream:
         stream.write(line.encode())
         os.fsync(stream.fileno())
+
+
+def read_records(path: Path) -> list[StepRecord]:
+    """All records, in their order; none where there is no file. A last line without an end was never finished.
+
+    Raises:
+        InputError: a line that is no step record; names the line and what is wrong with it.
+    """
+    if not path.exists():
+        return []
+    whole, _, _ = path.read_bytes().rpartition(b"\n")
+    records = []
+    for number, line in enumerate(whole.splitlines(), 1):
+        try:
+            records.append(StepRecord.model_validate_json(line))
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"]) or "the line"
+            raise InputError(
+                f"{path} line {number} is no step record ({where}: {first['msg']})", "It was edited or is another's"
+            ) from error
+    return records

@@ -1,0 +1,216 @@
+"""What the stages share: the corpus prepared, the warm-started base policy, an evaluation, and what they are pinned to.
+
+Used in a stage's order; each part shows its progress under the stage's own title and says how long it took.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from leonardo.assets.manifest import ManifestEntry, manifest_digest
+from leonardo.assets.progress import ConsoleProgress
+from leonardo.assets.store import AssetStore
+from leonardo.engine.desk.config import WarmStartConfig
+from leonardo.engine.desk.sampler import Sampler
+from leonardo.engine.desk.update import digest_of_weights
+from leonardo.engine.desk.warm_start import make_warm_start
+from leonardo.errors import FailureClass, InfrastructureError
+from leonardo.evaluation import EvaluationRecord, RunFacts, Substitution, evaluate
+from leonardo.files import digest_of, machine
+from leonardo.rollout.atif import to_atif
+from leonardo.rollout.episodes import EpisodeSettings, MakeBackend, run_rollouts
+from leonardo.rollout.prompts import BASH_TOOL, FORMAT_ERROR, SYSTEM_PROMPT
+from leonardo.sandbox.drivers import Choice, choose
+from leonardo.site import Site
+from leonardo.tasks.desk import DeskTask, generate, write_rows
+from leonardo.tasks.rows import read_tasks
+from leonardo.tasks.task import Task
+
+UPSTREAM = "1cce58a2627c39e41ab2d3033ddbb082787da23a"
+EVALUATION_SEED = 20_000
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Sizes of a stage's desk corpus.
+
+    Attributes:
+        train, held_out: tasks that are prepared.
+        unprepared: train tasks of which the warm start sees the first turn of a demonstration only.
+    """
+
+    train: int = 300
+    held_out: int = 92
+    unprepared: int = 5000
+
+
+class Recipe:
+    """One run's parts.
+
+    Args:
+        corpus: how many tasks of each kind.
+        seed: of the corpus, the model and all sampling.
+        site: where it runs.
+        choice: the driver, and why not another.
+        folder: of the run.
+        console: where progress is shown.
+    """
+
+    def __init__(self, corpus: Corpus, seed: int, site: Site, choice: Choice, folder: Path, console: Console) -> None:
+        self.seed = seed
+        self.folder = folder
+        self.site = site
+        self.driver = choice.driver
+        self.store = AssetStore(site.cache / "assets", self.driver, site)
+        self._refusals = choice.refusals
+        self._console = console
+        self._entries: list[ManifestEntry] = []
+        tasks = generate("train", corpus.train + corpus.unprepared, seed)
+        self._prepared, self._unprepared = tasks[: corpus.train], tasks[corpus.train :]
+        self.train_tasks = [task.task for task in self._prepared]
+        self.held_out = self._through_rows(generate("held-out", corpus.held_out, seed))
+
+    def _through_rows(self, tasks: Sequence[DeskTask]) -> list[Task]:
+        """Held-out tasks go through a file of rows, as a data set's would."""
+        path = self.folder / "held-out.jsonl"
+        write_rows(path, tasks)
+        return read_tasks(path)
+
+    def prepare(self, title: str) -> None:
+        """Build the prepared states of both kinds of tasks. Raises InfrastructureError where one cannot be had."""
+        tasks = [*self.train_tasks, *self.held_out]
+        with self.phase(f"{title} {len(tasks)} tasks") as bar:
+            self._entries = self.store.build(tasks, progress=bar)
+        failed = [entry for entry in self._entries if entry.failure is not None]
+        if failed:
+            raise InfrastructureError(
+                f"{len(failed)} of {len(tasks)} desk tasks cannot be prepared "
+                f"({failed[0].task_id}: {failed[0].set_up.reason})",
+                "See what `make doctor` says of the sandboxes",
+                failed[0].failure or FailureClass.RUNTIME,
+            )
+
+    def make_backend(self) -> MakeBackend:
+        """What gives a sandbox for a prepared task."""
+        return lambda task: self.driver.backend(self.store.prepared(task).stack)
+
+    def warm_start(self, title: str, config: WarmStartConfig) -> Path:
+        """The base policy's Hugging Face folder; made once."""
+        with self.phase(title) as bar:
+            bar.start(config.steps, f"{title} on demonstrations")
+            return make_warm_start(
+                config,
+                self._prepared,
+                self._unprepared,
+                self.make_backend(),
+                self.site.cache / "desk",
+                self.seed,
+                lambda done, total, note: bar.advance(),
+            )
+
+    def evaluate(
+        self, title: str, policy: Path, name: str, attempts: int, settings: EpisodeSettings
+    ) -> EvaluationRecord:
+        """Attempt the held-out tasks with a policy; writes ``evaluation-<name>.json`` and the trajectories."""
+        sampler = Sampler.load(policy)
+        roll: Callable[..., Any] = partial(run_rollouts, sampler, make_backend=self.make_backend(), settings=settings)
+        with self.phase(title) as bar:
+            bar.start(len(self.held_out) * attempts, title)
+            return evaluate(
+                roll,
+                self.held_out,
+                attempts=attempts,
+                seed=EVALUATION_SEED,
+                pins={
+                    "driver": self.driver.name,
+                    "sampling": {"temperature": 1.0, "top_p": 1.0, "max_turn_tokens": settings.turn_tokens},
+                    "harness": harness_digest(settings),
+                    "assets": self.assets_digest,
+                },
+                model=name,
+                weights=digest_of_weights(sampler.model.state_dict()),
+                output=self.folder / f"evaluation-{name}.json",
+                to_trajectory=partial(to_atif, model=name),
+                progress=lambda done, total: bar.advance(),
+            )
+
+    @property
+    def assets_digest(self) -> str:
+        """Names all prepared states of the run."""
+        return manifest_digest(self._entries)
+
+    def pins(self, config: Any, settings: EpisodeSettings) -> dict[str, Any]:
+        """What decides the outcome; ``config`` is the stage's, a dataclass."""
+        return {
+            "upstream": UPSTREAM,
+            "assets": self.assets_digest,
+            "harness": harness_digest(settings),
+            "config": digest_of(asdict(config)),
+            "seed": self.seed,
+            "driver": self.driver.name,
+        }
+
+    def facts(
+        self, name: str, stage: str, config: Any, pins: Mapping[str, Any], limits: Sequence[str], seconds: float
+    ) -> RunFacts:
+        """What the report says of the run."""
+        built = [entry.set_up for entry in self._entries]
+        sizes = sorted(set_up.compressed_bytes for set_up in built)
+        substitutions = {(entry.image, entry.substitution) for entry in self._entries if entry.substitution}
+        return RunFacts(
+            name=name,
+            stage=stage,
+            site=self.site.name,
+            driver=self.driver.name,
+            degraded=self.driver.degraded,
+            fallback=bool(self._refusals),
+            substitutions=[Substitution(asked=asked, used=used) for asked, used in sorted(substitutions)],
+            assets={
+                "prepared states": len(built),
+                "median delta, bytes": sizes[len(sizes) // 2] if sizes else 0,
+                "bases": len({entry.base for entry in self._entries}),
+            },
+            pins=dict(pins),
+            configuration=json.loads(json.dumps(asdict(config))),
+            limits=list(limits),
+            machine=machine(),
+            seconds=seconds,
+        )
+
+    @contextmanager
+    def phase(self, title: str) -> Iterator[ConsoleProgress]:
+        """Show progress under ``title``, and at the end how long it took."""
+        started = time.monotonic()
+        with ConsoleProgress(self._console) as bar:
+            yield bar
+        say(self._console, f"{title}: {time.monotonic() - started:.0f} s")
+
+
+@contextmanager
+def opened(driver_name: str, console: Console) -> Iterator[Choice]:
+    """The driver of a run, with a line that names it and one for each that was passed over."""
+    choice = choose(driver_name)
+    with choice.driver:
+        note = f", degraded: {choice.driver.degraded}" if choice.driver.degraded else ""
+        say(console, f"sandboxes: driver {choice.driver.name}{note}")
+        for refusal in choice.refusals:
+            say(console, f"  not used: {refusal}")
+        yield choice
+
+
+def harness_digest(settings: EpisodeSettings) -> str:
+    """Names prompts, tool and the bounds of an episode; how many run at once does not decide an outcome."""
+    bounds = asdict(replace(settings, live=0, threads=0))
+    return digest_of([SYSTEM_PROMPT, BASH_TOOL, FORMAT_ERROR, bounds])
+
+
+def say(console: Console, text: str) -> None:
+    """Print a line as it is."""
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
