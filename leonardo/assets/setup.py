@@ -21,7 +21,7 @@ from leonardo.site import normal_image
 from leonardo.tasks.definition import parse_definition
 from leonardo.tasks.task import Task
 
-RECIPE_VERSION = 1
+RECIPE_VERSION = 2
 """Raise it where the same script on the same base would now leave something else."""
 
 MOST_OWN_FILES = 256
@@ -140,8 +140,9 @@ class SetUps:
     def _run(self, key: str, plan: Plan, base: Base, slot: int) -> SetUpRecord:
         network = self._network(base)
         making = self._root / "deltas" / f".{key}.tar.gz"
-        environment = {**base.environment, **plan.environment}
-        stack = LayerStack(self._unpacked / base.digest, (), {**_ENVIRONMENT, **environment, **network.environment})
+        # %environment is for the image's commands: as with Apptainer, %post does not see it
+        environment = {**_ENVIRONMENT, **base.environment, **network.environment}
+        stack = LayerStack(self._unpacked / base.digest, (), environment)
         folder = network.folder(slot)
         try:
             if base.packages and not network.is_prepared(folder):

@@ -192,7 +192,7 @@ def _fill(plan: mounts.Plan, channel_descriptor: int, build: Callable[[mounts.Pl
     for standard in (0, 1, 2):
         os.dup2(nothing, standard)
     os.setsid()
-    os.umask(0o022)
+    os.umask(0o002 if plan.network else 0o022)  # a set-up's is what Apptainer gives %post, whatever the caller's
     try:
         os.setgroups([])
     except OSError:

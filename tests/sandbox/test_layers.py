@@ -85,7 +85,7 @@ def test_a_capture_keeps_everything(driver: Driver, stack: LayerStack, folder: P
     layered = LayerStack(stack.base, (folder / "all",))
     seen = _run(driver, layered, SHOW + (SHOW_ATTRIBUTES if perl else ""))
     assert seen.splitlines() == made.log.splitlines()
-    assert "/data/plain|f|644|" in seen
+    assert "/data/plain|f|664|" in seen
     assert "plainhardhardend" in seen
     assert "|981173106.1234567890|" in seen
     if perl:
