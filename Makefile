@@ -5,6 +5,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 VENV ?= .venv
+UPSTREAM_VENV ?= .venv-upstream
 LEONARDO := $(VENV)/bin/leonardo
 SEED ?= 1
 SITE ?= desk
@@ -13,7 +14,8 @@ TASKS ?= ../shared/tmax-sample/tasks.jsonl
 JOBS ?= 2
 
 .PHONY: help setup demo gates test test-sandbox lint format apptainer upstream bench-sandbox soak apply-patches unapply-patches diff new-patch \
-	refresh-patches rebase-patches continue-patches abort-patches check-patches doctor clean
+	refresh-patches rebase-patches continue-patches abort-patches check-patches doctor clean \
+	upstream-env upstream-wheels lock-upstream-env test-upstream
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  \033[1m%-17s\033[0m %s\n", $$1, $$2}'
@@ -51,6 +53,15 @@ apptainer: ## Install Apptainer: the distribution's, or repacked for Debian 12; 
 
 upstream: ## Fetch the upstream submodule, sparsely (training/open-instruct and rl_data only); UPSTREAM=dir for a mirror
 	@tools/fetch-upstream.sh "$(UPSTREAM)"
+
+upstream-env: ## The environment of upstream's trainer in UPSTREAM_VENV, locked: VARIANT=cpu or cuda, WHEELS=dir without a network
+	@VENV="$(UPSTREAM_VENV)" VARIANT="$(VARIANT)" WHEELS="$(WHEELS)" tools/upstream-env.sh install
+
+upstream-wheels: ## Download what upstream-env installs into WHEELS=dir, for a machine without a network
+	@VARIANT="$(VARIANT)" WHEELS="$(WHEELS)" tools/upstream-env.sh wheels
+
+lock-upstream-env: ## Make the locks of launch/environments anew (uv); FRESH=1 takes upstream's versions again
+	@FRESH="$(FRESH)" tools/upstream-env.sh lock
 
 apply-patches: setup ## Put the patch stack on upstream/ (branch leonardo/<pin>)
 	@[ -e upstream/.git ] || tools/fetch-upstream.sh "$(UPSTREAM)"
