@@ -63,6 +63,9 @@ upstream-wheels: ## Download what upstream-env installs into WHEELS=dir, for a m
 lock-upstream-env: ## Make the locks of launch/environments anew (uv); FRESH=1 takes upstream's versions again
 	@FRESH="$(FRESH)" tools/upstream-env.sh lock
 
+test-upstream: setup ## Upstream's own tests, with the patches and without: none that passes without may fail with; needs upstream-env
+	@$(LEONARDO) patches test --python "$(UPSTREAM_VENV)/bin/python"
+
 apply-patches: setup ## Put the patch stack on upstream/ (branch leonardo/<pin>)
 	@[ -e upstream/.git ] || tools/fetch-upstream.sh "$(UPSTREAM)"
 	@$(LEONARDO) patches apply

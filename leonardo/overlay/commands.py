@@ -147,6 +147,53 @@ def check(upstream: Upstream = None, project: Project = PROJECT, out: Out = Path
     raise typer.Exit(0 if sound else 1)
 
 
+@patches_app.command()
+def test(
+    python: Annotated[Path, typer.Option(help="The interpreter of upstream's environment.")] = Path(
+        ".venv-upstream/bin/python"
+    ),
+    upstream: Upstream = None,
+    project: Project = PROJECT,
+    out: Out = Path("out"),
+) -> None:
+    """Upstream's own tests with and without the stack: none that passes without may fail with it."""
+    import tempfile
+    from dataclasses import asdict
+
+    from leonardo.files import write_verdict
+    from leonardo.overlay import stack, suites
+    from leonardo.overlay.tree import Tree
+
+    checkout = _checkout(upstream, project)
+    for there, what, target in (
+        ((checkout / ".git").exists(), f"{checkout} holds no checkout of upstream", "upstream"),
+        (python.exists(), f"{python} is not there", "upstream-env"),
+    ):
+        if not there:
+            typer.echo(f"skipped: {what} (make {target})")
+            return
+    tree, read = Tree(checkout), stack.read_stack(project / "patches")
+    reports = out.absolute() / "test-upstream"
+    with tempfile.TemporaryDirectory(prefix="leonardo-suites-") as folder:
+        places = suites.write_trees(tree, read, Path(folder))
+        runs = []
+        for name, place in zip(("without", "patched"), places, strict=True):
+            runs.append(suites.run_suites(python.absolute(), place, reports / name))
+            typer.echo(f"{name}: {sum(one == 'passed' for one in runs[-1].values())} of {len(runs[-1])} passed")
+    result = suites.compare(*runs)
+    pins = {"upstream": read.lock.commit, "stack": read.digest}
+    write_verdict(out / "test-upstream.json", result.ok, asdict(result), pins)
+    for name in result.broken:
+        typer.echo(f"broken by the stack: {name}")
+    if not result.before:
+        typer.echo(f"no test passed on either tree: see the logs in {reports}")
+    typer.echo(
+        f"{'ok' if result.ok else 'NOT OK'}: {result.passed} passed, {result.failed} failed, {result.skipped} skipped "
+        f"with the stack; {result.before} passed without; {len(result.broken)} broken, {len(result.repaired)} repaired"
+    )
+    raise typer.Exit(0 if result.ok else 1)
+
+
 def _checkout(upstream: Path | None, project: Path) -> Path:
     return (upstream or project / "upstream").absolute()
 
