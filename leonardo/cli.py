@@ -11,8 +11,10 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from leonardo.errors import LeonardoError
+from leonardo.errors import InputError, LeonardoError
 from leonardo.overlay.commands import patches_app
+
+PROJECT = Path(__file__).parent.parent
 
 _HINTS = {
     errno.ENOSPC: "Free some space there, or name another folder (LEONARDO_CACHE, --out, --runs)",
@@ -106,6 +108,48 @@ def gates(
     from leonardo.stages.environment import gates_command
 
     raise typer.Exit(gates_command(tasks, out / "gates.json", driver_name=driver, jobs=jobs, site=site))
+
+
+@app.command()
+def stage(
+    name: Annotated[str, typer.Argument(help="A stage of launch/stages: smoke, calibrate; or a .yaml file.")],
+    engine: Annotated[
+        str, typer.Option(help="desk, or upstream (upstream's trainer in its own environment).")
+    ] = "desk",
+    seed: Annotated[int, typer.Option(min=0, help="Governs tasks, model, sampling and statistics.")] = 1,
+    site: Site = "desk",
+    driver: DriverName = "auto",
+    out: Out = Path("out"),
+    runs: Annotated[Path, typer.Option(help="Folder for the run's records and report.")] = Path("runs"),
+    upstream: Annotated[Path, typer.Option(help="Upstream's checkout, with the patch stack.")] = PROJECT / "upstream",
+    upstream_python: Annotated[Path, typer.Option(help="Python of upstream's environment.")] = PROJECT
+    / ".venv-upstream/bin/python",
+) -> None:
+    """Train for a few steps and hold the records to the stage's criteria."""
+    _stay_local()
+    from rich.console import Console
+
+    from leonardo.report import render_report
+    from leonardo.stages.training import UpstreamPlace, run_stage
+
+    if engine not in ("desk", "upstream"):
+        raise InputError(f"no engine {engine}", "Engines: desk, upstream")
+    console = Console()
+    title = Path(name).stem
+    outcome = run_stage(
+        name,
+        engine=engine,
+        seed=seed,
+        site=site,
+        driver_name=driver,
+        runs=runs,
+        out_path=out / f"{title}.json",
+        console=console,
+        place=UpstreamPlace(upstream, upstream_python),
+    )
+    typer.echo(f"report: {render_report(outcome.run_folder, f'{title}, {engine} engine, seed {seed}')}")
+    typer.echo(f"{'ok' if outcome.ok else 'NOT OK'}: {outcome.sentence}")
+    raise typer.Exit(0 if outcome.ok else 1)
 
 
 @app.command()

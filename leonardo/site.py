@@ -3,28 +3,22 @@
 import os
 import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import Field, field_validator
 
-from leonardo.errors import InputError
+from leonardo.settings import Settings, find_settings, read_settings
 
-SITES = Path(__file__).parent.parent / "launch" / "sites"
 CACHE_VARIABLE = "LEONARDO_CACHE"
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Constraints(_Strict):
+class Constraints(Settings):
     """Version bounds that hold during set-ups only, where a substitute is newer than the image that it stands for."""
 
     pip: tuple[str, ...] = ()
 
 
-class _Substitute(_Strict):
+class _Substitute(Settings):
     reason: str = Field(min_length=1)
     """Why it may stand in; shown wherever results are."""
     environment: dict[str, str] = {}
@@ -50,25 +44,41 @@ class ArchiveSubstitute(_Substitute):
     """Relative to the site file, or absolute."""
 
 
-class BaseSource(_Strict):
+class BaseSource(Settings):
     """How a base image is got: from its registry where that is allowed and can be reached, else the substitute."""
 
     registry: bool = True
     substitute: Annotated[BootstrapSubstitute | ArchiveSubstitute, Field(discriminator="kind")] | None = None
 
 
-class Site(_Strict):
+class UpstreamRuntime(Settings):
+    """How upstream's trainer runs at a site.
+
+    Attributes:
+        flags: of the trainer that the site's hardware decides.
+        environment: variables of the trainer and of Ray.
+        ray: options of ``ray start``, name -> value.
+    """
+
+    flags: dict[str, Any] = {}
+    environment: dict[str, str] = {}
+    ray: dict[str, str | int | float] = {}
+
+
+class Site(Settings):
     """A site file.
 
     Attributes:
         name: shown with results.
         cache: folder for everything that can be made again; ``LEONARDO_CACHE`` overrides it.
         bases: image name -> how to get it; an image without an entry comes from its registry.
+        upstream: how upstream's trainer runs here.
     """
 
     name: str
     cache: Path = Path("~/.cache/tmax-leonardo")
     bases: dict[str, BaseSource] = {}
+    upstream: UpstreamRuntime = UpstreamRuntime()
 
     @field_validator("cache")
     @classmethod
@@ -97,23 +107,8 @@ def load_site(name: str | Path) -> Site:
     Raises:
         InputError: no such site, or a setting that is unknown or wrong; names the file and the setting.
     """
-    path = Path(name) if Path(name).suffix in (".yaml", ".yml") else SITES / f"{name}.yaml"
-    if not path.is_file():
-        known = ", ".join(sorted(entry.stem for entry in SITES.glob("*.yaml"))) or "none"
-        raise InputError(f"No site {name}", f"Known sites: {known}; or give the path of a .yaml file")
-    try:
-        values = yaml.safe_load(path.read_text())
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is not YAML ({' '.join(str(error).split())[:200]})", "Mend it there") from error
-    if not isinstance(values, dict):
-        raise InputError(f"{path} holds no settings", "See launch/sites/desk.yaml for an example")
-    try:
-        site = Site.model_validate(values | {"cache": values.get("cache", Site.model_fields["cache"].default)})
-    except ValidationError as error:
-        first = error.errors()[0]
-        setting = ".".join(str(part) for part in first["loc"])
-        message = "unknown setting" if first["type"] == "extra_forbidden" else first["msg"]
-        raise InputError(f"{path}: {setting}: {message}", "See launch/sites/desk.yaml for an example") from error
+    path = find_settings(name, "sites")
+    site = read_settings(path, Site, {"cache": Site.model_fields["cache"].default})
     return site.model_copy(update={"bases": {name: _absolute(base, path) for name, base in site.bases.items()}})
 
 

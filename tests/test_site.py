@@ -3,7 +3,8 @@ from pathlib import Path
 import pytest
 
 from leonardo.errors import InputError
-from leonardo.site import SITES, BootstrapSubstitute, load_site, normal_image
+from leonardo.settings import LAUNCH
+from leonardo.site import BootstrapSubstitute, load_site, normal_image
 
 
 def test_the_desk_site_is_read() -> None:
@@ -16,7 +17,7 @@ def test_the_desk_site_is_read() -> None:
 
 
 def test_every_site_file_is_valid() -> None:
-    assert [load_site(path).name for path in SITES.glob("*.yaml")]
+    assert [load_site(path).name for path in (LAUNCH / "sites").glob("*.yaml")]
 
 
 @pytest.mark.parametrize(

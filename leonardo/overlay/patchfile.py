@@ -259,9 +259,9 @@ def _lines(change: Change) -> list[str]:
     return [f"{line}\n" for line in change.inserted.values()]
 
 
-def blob_id(text: str) -> str:
+def blob_id(content: str | bytes) -> str:
     """Git's id of a file with this content."""
-    data = text.encode()
+    data = content.encode() if isinstance(content, str) else content
     return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from leonardo.errors import InputError
 from leonardo.files import digest_of, sha256_bytes
-from leonardo.overlay.patchfile import Finding, Patch, read_patch
+from leonardo.overlay.patchfile import Finding, Patch, blob_id, read_patch
 from leonardo.overlay.tree import Entry
 
 SERIES = "series"
@@ -105,3 +105,13 @@ def series_findings(stack: Stack) -> list[Finding]:
         if after <= before:
             findings.append(Finding(SERIES, "order broken", f"{after} follows {before}: numbers must ascend"))
     return findings
+
+
+def unpatched(stack: Stack, tree: Path) -> list[str]:
+    """The touched files below ``tree`` that are not as the whole stack leaves them. Needs no git there."""
+    final = {change.path: change.new for patch in stack.patches for change in patch.changes}
+
+    def is_final(file: Path, blob: str) -> bool:
+        return file.is_file() and blob_id(file.read_bytes()) == blob
+
+    return [path for path, blob in final.items() if not is_final(tree / path, blob)]

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
 from rich.console import Console
 
 from leonardo.assets.manifest import ManifestEntry, manifest_digest
@@ -147,12 +148,12 @@ class Recipe:
         return manifest_digest(self._entries)
 
     def pins(self, config: Any, settings: EpisodeSettings) -> dict[str, Any]:
-        """What decides the outcome; ``config`` is the stage's, a dataclass."""
+        """What decides the outcome; ``config`` is the stage's, a dataclass or pydantic model."""
         return {
             "upstream": UPSTREAM,
             "assets": self.assets_digest,
             "harness": harness_digest(settings),
-            "config": digest_of(asdict(config)),
+            "config": digest_of(plain(config)),
             "seed": self.seed,
             "driver": self.driver.name,
         }
@@ -178,7 +179,7 @@ class Recipe:
                 "bases": len({entry.base for entry in self._entries}),
             },
             pins=dict(pins),
-            configuration=json.loads(json.dumps(asdict(config))),
+            configuration=plain(config),
             limits=list(limits),
             machine=machine(),
             seconds=seconds,
@@ -209,6 +210,11 @@ def harness_digest(settings: EpisodeSettings) -> str:
     """Names prompts, tool and the bounds of an episode; how many run at once does not decide an outcome."""
     bounds = asdict(replace(settings, live=0, threads=0))
     return digest_of([SYSTEM_PROMPT, BASH_TOOL, FORMAT_ERROR, bounds])
+
+
+def plain(config: Any) -> dict[str, Any]:
+    """A configuration, a dataclass or pydantic model, as a JSON object."""
+    return config.model_dump(mode="json") if isinstance(config, BaseModel) else json.loads(json.dumps(asdict(config)))
 
 
 def say(console: Console, text: str) -> None:

@@ -1,0 +1,252 @@
+"""Run upstream's trainer on prepared tasks: its command line, its environment, its watch, what it hands back."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from leonardo.engine.outcome import TrainingOutcome
+from leonardo.engine.upstream.checkpoint import NAME, from_upstream, to_upstream
+from leonardo.engine.upstream.dataset import ENVIRONMENT, write_dataset
+from leonardo.engine.upstream.flags import PACKAGE, TRAINER, command_line, known_flags
+from leonardo.engine.upstream.supervisor import Outcome, Plan
+from leonardo.engine.upstream.symptoms import classify
+from leonardo.errors import InputError
+from leonardo.files import write_json
+from leonardo.gates.steps import StepRecord, read_records
+from leonardo.overlay.stack import read_stack, unpatched
+from leonardo.rollout.episodes import EpisodeSettings
+from leonardo.tasks.task import Task
+
+PROJECT = Path(__file__).parents[3]
+STEPS_FILE, LOG, OUTCOME = "steps.jsonl", "trainer.log", "outcome.json"
+
+_LOOK = 1.0
+"""Seconds between looks at a run."""
+
+_NOT_INHERITED = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "RAY_ADDRESS", "TMPDIR")
+
+
+@dataclass(frozen=True)
+class UpstreamRun:
+    """One run of the trainer.
+
+    Attributes:
+        flags: of the stage, the model and the site; what the adapter sets itself is refused in them.
+        environment: variables of the site.
+        ray: ``ray start``'s options of the site: name -> value.
+        parsers: tool-call parsers of the model that upstream does not list (see ``leonardo.hooks.parsers``).
+        episode: bounds of an episode.
+        python: of upstream's environment.
+        tree: upstream's checkout, with the patch stack on it.
+        stall_after: seconds without a new step after which the run is ended; the first step may take
+            ``start_within``.
+    """
+
+    flags: Mapping[str, Any]
+    environment: Mapping[str, str]
+    ray: Mapping[str, Any]
+    parsers: Mapping[str, Any]
+    episode: EpisodeSettings
+    python: Path
+    tree: Path
+    stall_after: float = 300.0
+    start_within: float = 600.0
+
+
+def require_runnable(run: UpstreamRun) -> None:
+    """Check, before any long work, that the environment, the patched tree and the flags are there and fit.
+
+    Raises:
+        InputError: one is not; says what to do.
+    """
+    if not run.python.is_file():
+        raise InputError(f"upstream's environment is missing ({run.python})", "Make it: make upstream-env")
+    known = known_flags(run.tree)
+    command_line(run.flags, known)
+    if own := sorted(set(run.flags) & set(_OWN)):
+        raise InputError(f"{', '.join(own)} is set by the engine adapter", "Remove it from the stage or model file")
+    if missing := unpatched(read_stack(PROJECT / "patches"), run.tree):
+        raise InputError(f"the patch stack is not on {run.tree} ({missing[0]})", "Put it there: make apply-patches")
+
+
+def train(
+    run: UpstreamRun,
+    policy: Path,
+    tasks: Sequence[Task],
+    images: Mapping[str, str],
+    run_folder: Path,
+    seed: int,
+    sandbox: Mapping[str, str],
+    on_step: Callable[[StepRecord], None] = lambda record: None,
+) -> TrainingOutcome:
+    """Improve ``policy`` with upstream's trainer.
+
+    Args:
+        run: how.
+        policy: the desk policy to begin with.
+        tasks: training tasks; ``images``: task id -> ``prepared://<digest>``.
+        run_folder: gets ``steps.jsonl``, the trainer's log and its checkpoints.
+        seed: of the trainer.
+        sandbox: variables that tell ``leonardo.hooks.sandbox`` where prepared states are and by which driver.
+        on_step: called with each record once it is there.
+
+    Raises:
+        InputError: something is missing, or the run folder holds a run already.
+    """
+    require_runnable(run)
+    run_folder = run_folder.absolute()
+    if (run_folder / STEPS_FILE).exists():
+        raise InputError(f"{run_folder} holds a run already", "Name another run folder")
+    scratch = Path(tempfile.mkdtemp(prefix="lr", dir="/tmp"))  # Ray's sockets: 107 characters at most
+    plan = _plan(run, policy, tasks, images, run_folder, scratch, seed, sandbox)
+    write_json(run_folder / "plan.json", plan.model_dump(mode="json"))
+    started = time.monotonic()
+    supervisor = subprocess.Popen(
+        [sys.executable, "-m", "leonardo.engine.upstream.supervisor", str(run_folder / "plan.json")],
+        env={**os.environ, "PYTHONPATH": str(PROJECT)},
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    stalled = ""
+    try:
+        stalled = _watch(supervisor, run, run_folder, on_step)
+    finally:
+        supervisor.terminate()
+        supervisor.wait()
+    return _outcome(run_folder, stalled, time.monotonic() - started)
+
+
+_OWN = (
+    "model_name_or_path",
+    "dataset_mixer_list",
+    "dataset_mixer_list_splits",
+    "tools",
+    "tool_configs",
+    "system_prompt_override_file",
+    "output_dir",
+    "rollouts_save_path",
+    "dataset_local_cache_dir",
+    "seed",
+    "exp_name",
+    "max_steps",
+    "per_turn_max_tokens",
+    "push_to_hub",
+    "with_tracking",
+    "try_auto_save_to_beaker",
+    "try_launch_beaker_eval_jobs_on_weka",
+)
+
+
+def _plan(
+    run: UpstreamRun,
+    policy: Path,
+    tasks: Sequence[Task],
+    images: Mapping[str, str],
+    folder: Path,
+    scratch: Path,
+    seed: int,
+    sandbox: Mapping[str, str],
+) -> Plan:
+    model = to_upstream(policy, folder / f"start-{NAME}")
+    dataset = write_dataset(folder / "data", tasks, images, run.episode.steps)
+    write_json(folder / "parsers.json", dict(run.parsers))
+    own: dict[str, Any] = {
+        "model_name_or_path": model,
+        "dataset_mixer_list": [dataset.folder, "1.0"],
+        "dataset_mixer_list_splits": ["train"],
+        "tools": [ENVIRONMENT],
+        "tool_configs": [
+            {
+                "backend": "prepared",
+                "task_data_dir": str(dataset.task_data),
+                "timeout": round(run.episode.command_timeout),
+                "test_timeout": round(run.episode.verifier_timeout),
+            }
+        ],
+        "system_prompt_override_file": dataset.system_prompt,
+        "output_dir": folder / "checkpoint",
+        "rollouts_save_path": folder / "rollouts",
+        "dataset_local_cache_dir": folder / "dataset-cache",
+        "seed": seed,
+        "exp_name": "run",
+        "max_steps": run.episode.steps,
+        "per_turn_max_tokens": run.episode.turn_tokens,
+        "push_to_hub": False,
+        "with_tracking": False,
+        "try_auto_save_to_beaker": False,
+        "try_launch_beaker_eval_jobs_on_weka": False,
+    }
+    binaries = run.python.parent
+    inherited = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
+    environment = {
+        **inherited,
+        **run.environment,
+        **sandbox,
+        "PATH": f"{binaries}:{inherited.get('PATH', '/usr/bin:/bin')}",
+        "PYTHONPATH": f"{run.tree / PACKAGE.parent}:{PROJECT}",
+        "PYTHONUNBUFFERED": "1",
+        "LEONARDO_RUN": str(folder),
+        "LEONARDO_SCRATCH": str(scratch),
+        "LEONARDO_TOOL_PARSERS": str(folder / "parsers.json"),
+        "HF_HOME": str(folder / "hub"),
+        "HF_HUB_OFFLINE": "1",
+        "HF_DATASETS_OFFLINE": "1",
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }
+    ray_options = [f"--{name}={value}" for name, value in run.ray.items()]
+    return Plan(
+        trainer=[
+            str(run.python),
+            str(run.tree / TRAINER),
+            *command_line({**run.flags, **own}, known_flags(run.tree)),
+        ],
+        ray=[str(binaries / "ray"), "start", "--head", "--include-dashboard=false", *ray_options],
+        environment=environment,
+        folder=folder,
+        log=folder / LOG,
+        outcome=folder / OUTCOME,
+        scratch=scratch,
+    )
+
+
+def _watch(
+    supervisor: "subprocess.Popen[bytes]",
+    run: UpstreamRun,
+    folder: Path,
+    on_step: Callable[[StepRecord], None],
+) -> str:
+    """Hand on step records until the run ends. Returns why it was ended, or ""."""
+    seen, last = 0, time.monotonic()
+    while True:
+        ended = supervisor.poll() is not None
+        for record in read_records(folder / STEPS_FILE)[seen:]:
+            seen, last = seen + 1, time.monotonic()
+            on_step(record)
+        if ended:
+            return ""
+        patience = run.stall_after if seen else run.start_within
+        if time.monotonic() - last > patience:
+            return f"stalled: no step within {patience:.0f} s after step {seen}"
+        time.sleep(_LOOK)
+
+
+def _outcome(folder: Path, stalled: str, seconds: float) -> TrainingOutcome:
+    try:
+        ended = Outcome.model_validate_json((folder / OUTCOME).read_bytes())
+    except FileNotFoundError:
+        return TrainingOutcome(None, 137, "runtime: the supervisor was killed", seconds=seconds)
+    code = ended.exit_code if ended.exit_code is not None else 1
+    reason = stalled or ended.reason or ("" if code == 0 else classify(folder / LOG, code))
+    policy = None
+    checkpoint = folder / "checkpoint"
+    if (checkpoint / "config.json").is_file():
+        policy = from_upstream(checkpoint, folder / "policy")
+    return TrainingOutcome(policy, code, reason, tuple(ended.leftovers), round(seconds, 1))
+
+

@@ -1,0 +1,113 @@
+"""Stages and models as data: ``launch/stages/*.yaml`` and ``launch/models/*.yaml``, read strictly."""
+
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import Field
+
+from leonardo.engine.desk.config import LearnerConfig, WarmStartConfig
+from leonardo.errors import InputError
+from leonardo.gates.criteria import Criterion
+from leonardo.rollout.episodes import EpisodeSettings
+from leonardo.settings import Settings, find_settings, read_settings
+from leonardo.stages.recipe import Corpus
+
+
+class Stage(Settings):
+    """A stage file.
+
+    Attributes:
+        name: of the stage.
+        shows: what a pass of it is evidence for, in a sentence.
+        model: of ``launch/models``.
+        corpus: sizes of the desk corpus: ``train``, ``held_out``, ``unprepared``.
+        attempts: at each held-out task, in each evaluation; 0 where the stage evaluates nothing.
+        episode, desk, warm_start: settings that differ from the defaults of the classes of the desk engine.
+        upstream: flags of upstream's trainer.
+        start_within, stall_after: seconds that the trainer may take for its first step, and for each later one.
+        criteria: what a pass asks for.
+    """
+
+    name: str
+    shows: str
+    model: str = "desk"
+    corpus: dict[str, int] = {}
+    attempts: int = Field(default=0, ge=0)
+    episode: dict[str, int | float] = {}
+    desk: dict[str, Any] = {}
+    warm_start: dict[str, Any] = {}
+    upstream: dict[str, Any] = {}
+    start_within: float = 600.0
+    stall_after: float = 300.0
+    criteria: tuple[Criterion, ...]
+
+    def corpus_sizes(self) -> Corpus:
+        """The corpus."""
+        return _changed(Corpus(), self.corpus, "corpus")
+
+    def episode_settings(self) -> EpisodeSettings:
+        """The bounds of an episode."""
+        return _changed(EpisodeSettings(), self.episode, "episode")
+
+    def learner(self) -> LearnerConfig:
+        """The desk engine's settings."""
+        return _changed(LearnerConfig(episode=self.episode_settings()), self.desk, "desk")
+
+    def warm_start_config(self) -> WarmStartConfig:
+        """The base policy's."""
+        return _changed(WarmStartConfig(episode=self.episode_settings()), self.warm_start, "warm_start")
+
+
+class ToolParser(Settings):
+    """How upstream reads a model's tool calls and shows it results, where it lists no such entry itself."""
+
+    import_path: str
+    role_templates: dict[str, str]
+    output_prefix: str = ""
+    output_postfix: str = ""
+    stop_sequences: tuple[str, ...] = ()
+
+
+class Model(Settings):
+    """A model file.
+
+    Attributes:
+        name: of the model.
+        start: ``desk`` for the warm-started desk policy.
+        tool_parser: name of the parser; ``parsers`` holds its entry where upstream has none.
+        upstream: flags of upstream's trainer that belong to the model.
+    """
+
+    name: str
+    start: str
+    tool_parser: str
+    parsers: dict[str, ToolParser] = {}
+    upstream: dict[str, Any] = {}
+
+
+def load_stage(name: str | Path) -> Stage:
+    """Read a stage: a name in ``launch/stages`` or a path. Raises InputError that names file and setting."""
+    stage = read_settings(find_settings(name, "stages"), Stage)
+    for part in (stage.corpus_sizes, stage.episode_settings, stage.learner, stage.warm_start_config):
+        part()
+    return stage
+
+
+def load_model(name: str | Path) -> Model:
+    """Read a model: a name in ``launch/models`` or a path. Raises InputError that names file and setting."""
+    return read_settings(find_settings(name, "models"), Model)
+
+
+Parts = TypeVar("Parts", Corpus, EpisodeSettings, LearnerConfig, WarmStartConfig)
+
+
+def _changed(default: Parts, values: dict[str, Any], where: str) -> Parts:
+    known = {field.name: getattr(default, field.name) for field in fields(default)}
+    for name, value in values.items():
+        if name not in known:
+            raise InputError(f"{where} has no setting {name}", f"Known: {', '.join(sorted(known))}")
+        if not isinstance(value, type(known[name])) and not (type(known[name]) is float and isinstance(value, int)):
+            raise InputError(f"{where}.{name}: {value!r} is no {type(known[name]).__name__}", "See the stage files")
+    kinds = {name: type(known[name]) for name in values}
+    return replace(default, **{name: kinds[name](value) for name, value in values.items()})
