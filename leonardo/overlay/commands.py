@@ -178,7 +178,7 @@ def test(
         places = suites.write_trees(tree, read, Path(folder))
         runs = []
         for name, place in zip(("without", "patched"), places, strict=True):
-            runs.append(suites.run_suites(python.absolute(), place, reports / name))
+            runs.append(suites.run_suites(python.absolute(), place, reports / f"{name}.xml"))
             typer.echo(f"{name}: {sum(one == 'passed' for one in runs[-1].values())} of {len(runs[-1])} passed")
     result = suites.compare(*runs)
     pins = {"upstream": read.lock.commit, "stack": read.digest}

@@ -32,8 +32,8 @@ SUITES = (
 """Those that exercise what the patches touch and run without a GPU. Some of their tests need the network and fail on
 both trees alike."""
 
-TIME_LIMIT = 600.0
-"""Seconds for one suite on one tree."""
+TIME_LIMIT = 900.0
+"""Seconds for all of them on one tree."""
 
 Outcomes = Mapping[str, str]
 """Test id -> ``passed``, ``failed`` or ``skipped``."""
@@ -106,22 +106,27 @@ def write_trees(tree: Tree, stack: Stack, folder: Path) -> tuple[Path, Path]:
     return places[0], places[1]
 
 
-def run_suite(python: Path, place: Path, suite: str, report: Path, limit: float = TIME_LIMIT) -> dict[str, str]:
-    """Run a test file of the tree at ``place``. Returns its outcomes, none where it does not end in time.
+def run_suites(
+    python: Path, place: Path, report: Path, suites: Sequence[str] = SUITES, limit: float = TIME_LIMIT
+) -> dict[str, str]:
+    """Run test files of the tree at ``place``, in one process. Returns the outcomes: none where it is too slow.
 
-    Nothing that it starts outlives it where a pid namespace can be had (root); elsewhere its session is killed.
+    ``report`` is the JUnit file to write; what pytest prints goes beside it. Nothing that the tests start outlives them
+    where a pid namespace can be had (root); elsewhere their session is killed.
     """
     contained = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"] if os.geteuid() == 0 else []
-    command = [*contained, str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", suite]
+    options = ["-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
+    command = [*contained, str(python), "-m", "pytest", *options, *suites]
     project = Path(__file__).parents[2]
     environment = os.environ | {
         "PYTHONPATH": f"{place}{os.pathsep}{project}",
         "PYTHONDONTWRITEBYTECODE": "1",
         "HF_HUB_OFFLINE": "1",
         "HF_DATASETS_OFFLINE": "1",
-        "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
         "RAY_USAGE_STATS_ENABLED": "0",
     }
+    report.parent.mkdir(parents=True, exist_ok=True)
+    report.unlink(missing_ok=True)
     with report.with_suffix(".log").open("wb") as log:
         streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
         process = subprocess.Popen(command, cwd=place, env=environment, start_new_session=True, **streams)
@@ -133,15 +138,3 @@ def run_suite(python: Path, place: Path, suite: str, report: Path, limit: float 
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     return read_outcomes(report) if report.exists() else {}
-
-
-def run_suites(python: Path, place: Path, reports: Path, suites: Sequence[str] = SUITES) -> dict[str, str]:
-    """Run the test files of the tree at ``place``, one after the other. Test ids begin with the file."""
-    reports.mkdir(parents=True, exist_ok=True)
-    outcomes: dict[str, str] = {}
-    for suite in suites:
-        report = reports / f"{suite.replace('/', '.').removesuffix('.py')}.xml"
-        report.unlink(missing_ok=True)
-        for test, outcome in run_suite(python, place, suite, report).items():
-            outcomes[f"{suite}::{test}"] = outcome
-    return outcomes

@@ -8,7 +8,7 @@ import pytest
 
 from leonardo.errors import InputError
 from leonardo.overlay import suites
-from leonardo.overlay.suites import compare, read_outcomes, run_suite, run_suites, write_trees
+from leonardo.overlay.suites import compare, read_outcomes, run_suites, write_trees
 from leonardo.overlay.tree import Tree
 from tests.overlay.conftest import Lab
 
@@ -80,9 +80,9 @@ def test_real_runs_on_both_trees(lab: Lab, tmp_path: Path, monkeypatch: pytest.M
     outcomes = []
     for place in (without, patched):
         (place / "test_it.py").write_text(check)
-        outcomes.append(run_suites(Path(sys.executable), place, tmp_path / place.parent.name, ["test_it.py"]))
+        outcomes.append(run_suites(Path(sys.executable), place, tmp_path / f"{place.parent.name}.xml", ["test_it.py"]))
     result = compare(*outcomes)
-    assert result.broken == ("test_it.py::test_it::test_lines",)
+    assert result.broken == ("test_it::test_lines",)
     assert (result.passed, result.failed) == (1, 1)
 
 
@@ -91,6 +91,6 @@ def test_suite_that_never_ends_leaves_no_process(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(
         f"import subprocess, time\ndef test_it():\n    subprocess.Popen({mark.split()!r})\n    time.sleep(600)\n"
     )
-    assert run_suite(Path(sys.executable), tmp_path, "test_it.py", tmp_path / "report.xml", limit=3) == {}
+    assert run_suites(Path(sys.executable), tmp_path, tmp_path / "report.xml", ["test_it.py"], limit=3) == {}
     listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
     assert mark not in listed
