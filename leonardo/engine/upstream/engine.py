@@ -167,6 +167,7 @@ def _plan(
                 "task_data_dir": str(dataset.task_data),
                 "timeout": round(run.episode.command_timeout),
                 "test_timeout": round(run.episode.verifier_timeout),
+                "tool_call_format_error_feedback": True,
             }
         ],
         "system_prompt_override_file": dataset.system_prompt,

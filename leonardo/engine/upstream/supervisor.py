@@ -9,6 +9,7 @@ Usage: ``python -m leonardo.engine.upstream.supervisor RUN.json`` (:class:`Plan`
 
 import ctypes
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -27,7 +28,7 @@ _SET_PDEATHSIG, _SET_CHILD_SUBREAPER = 1, 36  # prctl(2)
 _RAY_TRIES = 3
 
 # how a process of the trainer's run can be told from a leftover: these are Ray's own, and end with its head
-_RAY_PROCESSES = ("gcs_server", "raylet", "ray::IDLE", "ray-head")
+_RAY_PROCESSES = ("gcs_server", "raylet", "ray::IDLE")
 
 
 class Plan(BaseModel):
@@ -86,6 +87,8 @@ def main() -> int:
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     libc.prctl(_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # Ray keeps a file open for every worker and object
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, _ask)
     try:
@@ -108,7 +111,7 @@ def _run(plan: Plan) -> Outcome:
     trainer: subprocess.Popen[bytes] | None = None
     started, asked = time.monotonic(), False
     try:
-        address = _start_ray(plan)
+        head, address = _start_ray(plan)
         with plan.log.open("ab") as log:
             trainer = subprocess.Popen(
                 plan.trainer,
@@ -134,13 +137,13 @@ def _run(plan: Plan) -> Outcome:
     return Outcome(
         exit_code=128 - code if code < 0 else code,
         asked_to_end=asked,
-        leftovers=_leftovers(plan.grace),
+        leftovers=_leftovers(head.pid, plan.grace),
         seconds=round(time.monotonic() - started, 1),
     )
 
 
-def _start_ray(plan: Plan) -> str:
-    """Start Ray's head, wait until it answers, return its address. Raises RuntimeError with the end of its log."""
+def _start_ray(plan: Plan) -> "tuple[subprocess.Popen[bytes], str]":
+    """Start Ray's head, wait until it answers; gives it and its address. Raises RuntimeError with its log's end."""
     log_path = plan.log.with_suffix(plan.log.suffix + ".ray")
     for _ in range(_RAY_TRIES):
         port = _free_port()
@@ -158,18 +161,19 @@ def _start_ray(plan: Plan) -> str:
         while head.poll() is None and time.monotonic() < deadline:
             # a head that cannot start its parts may exit 0, or not at all: what counts is its node manager
             if b"Ray runtime started" in log_path.read_bytes() and _listens(port):
-                return f"127.0.0.1:{port}"
+                return head, f"127.0.0.1:{port}"
             time.sleep(0.2)
         _kill(_descendants())
     end = " / ".join(log_path.read_text(errors="replace").splitlines()[-3:])
     raise RuntimeError(f"Ray did not start ({end})")
 
 
-def _leftovers(grace: float) -> list[str]:
+def _leftovers(head: int, grace: float) -> list[str]:
     """What of the run lives on ``grace`` seconds after the trainer, Ray's own processes apart."""
     deadline = time.monotonic() + grace
     while True:
-        found = [name for process in _descendants() if (name := _name(process)) and not _is_ray(name)]
+        others = [process for process in _descendants() if process.pid != head]
+        found = [name for process in others if (name := _name(process)) and not _is_ray(name)]
         if not found or time.monotonic() >= deadline:
             return sorted(found)
         time.sleep(0.2)
@@ -177,7 +181,7 @@ def _leftovers(grace: float) -> list[str]:
 
 def _is_ray(name: str) -> bool:
     first = name.split()[0].rsplit("/")[-1]
-    return first.startswith(_RAY_PROCESSES) or "/ray/" in name or " ray.dashboard" in name or "/bin/ray start" in name
+    return first.startswith(_RAY_PROCESSES) or "/ray/" in name or " ray.dashboard" in name
 
 
 def _name(process: psutil.Process) -> str:
