@@ -13,7 +13,7 @@ DRIVER ?= auto
 TASKS ?= ../shared/tmax-sample/tasks.jsonl
 JOBS ?= 2
 
-.PHONY: help setup demo gates test test-sandbox lint format apptainer upstream bench-sandbox soak apply-patches unapply-patches diff new-patch \
+.PHONY: help setup demo gates parity test test-sandbox lint format apptainer upstream bench-sandbox soak apply-patches unapply-patches diff new-patch \
 	refresh-patches rebase-patches continue-patches abort-patches check-patches doctor clean \
 	upstream-env upstream-wheels lock-upstream-env test-upstream
 
@@ -31,6 +31,9 @@ demo: setup ## The main job: desk tasks, warm start, RL, base versus trained, re
 
 gates: setup ## Environment gates on TASKS: build, null run, reference solution, reset, leftovers
 	@$(LEONARDO) gates "$(TASKS)" --site $(SITE) --driver $(DRIVER) --jobs $(JOBS)
+
+parity: setup ## Prepared states of TASKS against full images by Apptainer, path by path; writes out/parity.json
+	@$(LEONARDO) parity "$(TASKS)" --site $(SITE) --driver $(DRIVER) --jobs $(JOBS)
 
 doctor: setup ## What this machine allows: one line a driver, and what to do
 	@$(LEONARDO) doctor

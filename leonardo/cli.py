@@ -153,6 +153,20 @@ def stage(
 
 
 @app.command()
+def parity(
+    tasks: Annotated[Path, typer.Argument(help="Rows: a JSONL or Parquet file or a folder.")],
+    site: Site = "desk",
+    driver: DriverName = "auto",
+    jobs: Jobs = 1,
+    out: Out = Path("out"),
+) -> None:
+    """Prepared states against full images that Apptainer builds from the whole definition."""
+    from leonardo.stages.parity import parity_command
+
+    raise typer.Exit(parity_command(tasks, out / "parity.json", driver_name=driver, jobs=jobs, site=site))
+
+
+@app.command()
 def doctor(out: Out = Path("out")) -> None:
     """What this machine allows: one line a sandbox driver, and what to do where one is refused."""
     from leonardo.stages.doctor import doctor_command

@@ -264,7 +264,7 @@ class NamespacesDriver(Driver):
         mounts: Mapping[str, Path] | None = None,
     ) -> SetUpResult:
         begun = time.monotonic()
-        files, environment = _host_files()
+        files, environment = host_files()
         base = self._plan({**environment, **stack.environment}, limits)
         plan = Plan(**{**vars(base), "files": {**files, SCRIPT: script}, "network": True})
         job, theirs = socket.socketpair()
@@ -329,7 +329,7 @@ def _check_tool(what: str, answer: Mapping) -> None:
     raise InfrastructureError(f"{what} failed: {first}", hint, FailureClass.SPACE if full else FailureClass.RUNTIME)
 
 
-def _host_files() -> tuple[dict[str, str], dict[str, str]]:
+def host_files() -> tuple[dict[str, str], dict[str, str]]:
     """What a set-up needs of the host to reach the network: files (path inside -> text) and variables."""
     files, environment = {}, {}
     with contextlib.suppress(OSError):

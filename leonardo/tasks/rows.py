@@ -240,6 +240,7 @@ def _own_task(task_id: str, row: _Row) -> Task:
         tests=verifier_files(_text(row, "test_final_state", needed)),
         kind=_optional_text(row, "kind") or _optional_text(row, "family") or "",
         reference_solution=_optional_text(row, "reference_solution"),
+        initial_tests=verifier_files(initial) if (initial := _optional_text(row, "test_initial_state")) else {},
     )
 
 

@@ -20,6 +20,7 @@ class Task:
         image: the image that the row names (converted form), or ``""``.
         kind: family or kind, for tables; ``""`` if the row has none.
         reference_solution: shell script that makes the verifier pass when run as root after the set-up, or ``None``.
+        initial_tests: like ``tests``, what holds before anything is done; empty if the row has none.
     """
 
     id: str
@@ -30,6 +31,7 @@ class Task:
     image: str = ""
     kind: str = ""
     reference_solution: str | None = None
+    initial_tests: dict[str, bytes] = field(default_factory=dict)
 
     @property
     def digest(self) -> str:
