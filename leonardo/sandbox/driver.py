@@ -69,6 +69,9 @@ class Driver(ABC):
     degraded: str = ""
     """Why this driver's sandboxes are less than full (for example one uid only), in words; empty when they are not."""
 
+    one_id: bool = False
+    """Whether sandboxes have one user id only, so that owners can neither be set nor kept."""
+
     @abstractmethod
     def unpack(self, archive: Path, folder: Path) -> None:
         """Unpack a root file system or delta archive into ``folder``, which appears whole or not at all."""
@@ -83,6 +86,7 @@ class Driver(ABC):
         timeout: float,
         limits: Limits = Limits(),
         mounts: Mapping[str, Path] | None = None,
+        pretended_owners: bool = False,
     ) -> SetUpResult:
         """Run ``script`` (a definition's ``%post``, by ``/bin/sh -e`` unless it has a shebang line) as uid 0 on a
         writable copy of ``stack`` with the host's network, and capture what it left.
@@ -90,7 +94,8 @@ class Driver(ABC):
         ``mounts`` (path inside -> host file or folder) are visible during the set-up and not captured; the host's
         resolv.conf and certificates are. A file among them is read-only, a folder can be written. ``archive`` is
         written only where the script exits 0: it appears whole or not at all, and holds the upper layer in neutral
-        form (see :mod:`leonardo.sandbox.layers`).
+        form (see :mod:`leonardo.sandbox.layers`). ``pretended_owners``: changes of owner and of user are answered with
+        success and not made, which is how packages can be installed where there is one id only.
         """
 
     @abstractmethod

@@ -4,6 +4,9 @@ The neutral form of a delta, whatever the driver: a deleted file is a character 
 attribute ``user.overlay.opaque``, and what the kernel's overlay notes for itself is left out. Owners are numbers, times
 have nanoseconds, hard links, pipes, holes, capabilities and ``user.`` attributes are kept. Entries are sorted and times
 of the archive itself are left out, so the same layer gives the same bytes.
+
+Access control lists are kept, too. GNU tar writes the names of their users where it finds any, also when it is asked
+for numbers: whoever packs calls :func:`leonardo.sandbox.mounts.hide_accounts` first.
 """
 
 TAR = "tar"
@@ -25,20 +28,22 @@ def pack_command(folder: str) -> list[str]:
     return [
         *[TAR, "--create", "--file=-", f"--use-compress-program={COMPRESS}", f"--directory={folder}"],
         *["--format=pax", "--pax-option=exthdr.name=%d/PaxHeaders/%f,delete=atime,delete=ctime"],
-        *["--sort=name", "--numeric-owner", "--sparse", *_ATTRIBUTES, *_OVERLAY_NOTES, "."],
+        *["--sort=name", "--numeric-owner", "--sparse", "--acls", *_ATTRIBUTES, *_OVERLAY_NOTES, "."],
     ]
 
 
 def unpack_command(folder: str, start: bytes, *, keep_owners: bool) -> list[str]:
     """Extract the archive on standard input, whose first bytes are ``start``, into ``folder``.
 
-    Nodes in /dev are left out: they cannot be made in a user namespace, and a sandbox has its own.
+    Nodes in /dev are left out: they cannot be made in a user namespace, and a sandbox has its own. Where owners are not
+    kept, access control lists, which name them, are not either.
     """
     program = next((name for magic, name in _DECOMPRESSORS.items() if start.startswith(magic)), None)
     return [
         *[TAR, "--extract", "--file=-", *([f"--use-compress-program={program}"] if program else [])],
         *[f"--directory={folder}", "--numeric-owner", "--preserve-permissions"],
-        *["--same-owner" if keep_owners else "--no-same-owner", "--delay-directory-restore"],
+        *(["--same-owner", "--acls"] if keep_owners else ["--no-same-owner"]),
+        "--delay-directory-restore",
         *["--anchored", "--exclude=./dev/*", "--exclude=dev/*", *_ATTRIBUTES],
     ]
 

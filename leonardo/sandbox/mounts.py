@@ -56,6 +56,7 @@ class Plan:
         fuse: whether the overlay is fuse-overlayfs's, mounted beforehand (see fuseoverlay.py).
         groups: descriptors, in the holder, by which the sandbox joins its control groups.
         own: files of the uppermost layer that are copied into the writable layer, relative to the root.
+        pretended_owners: answer changes of owner and of user with success, without making them.
     """
 
     layers: tuple[str, ...]
@@ -71,6 +72,7 @@ class Plan:
     fuse: bool = False
     groups: tuple[int, ...] = ()
     own: tuple[str, ...] = ()
+    pretended_owners: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
@@ -229,6 +231,13 @@ def _place_file(root: str, target: str, content: str) -> None:
     with open(source, "w", encoding="utf-8") as stream:
         stream.write(content)
     linux.bind(source, inside)
+
+
+def hide_accounts() -> None:
+    """In this mount namespace the host has no users and groups by name, so that tools write their numbers."""
+    for path in ("/etc/passwd", "/etc/group", "/etc/nsswitch.conf"):
+        if os.path.exists(path):
+            linux.bind("/dev/null", path)
 
 
 def show_layers(layers: tuple[str, ...], target: str) -> None:

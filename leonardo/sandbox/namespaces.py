@@ -87,6 +87,7 @@ class NamespacesDriver(Driver):
 
     def __init__(self, identities: Identities) -> None:
         self.degraded = identities.degraded
+        self.one_id = identities.single
         self.timings = Timings()
         self.groups = cgroups.find()
         self._identities = identities
@@ -262,11 +263,12 @@ class NamespacesDriver(Driver):
         timeout: float,
         limits: Limits = DEFAULT_LIMITS,
         mounts: Mapping[str, Path] | None = None,
+        pretended_owners: bool = False,
     ) -> SetUpResult:
         begun = time.monotonic()
         files, environment = host_files()
         base = self._plan({**environment, **stack.environment}, limits)
-        plan = Plan(**{**vars(base), "files": {**files, SCRIPT: script}, "network": True})
+        plan = replace(base, files={**files, SCRIPT: script}, network=True, pretended_owners=pretended_owners)
         job, theirs = socket.socketpair()
         with job:
             with theirs:

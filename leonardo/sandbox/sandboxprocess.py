@@ -201,6 +201,8 @@ def _fill(plan: mounts.Plan, channel_descriptor: int, build: Callable[[mounts.Pl
     linux.set_dumpable(False)  # or root in the sandbox could read this process's memory and descriptors
     linux.die_with_parent()
     seccomp.install()
+    if plan.pretended_owners:
+        seccomp.install(pretending=True)
     channel = socket.socket(fileno=channel_descriptor)
     if test:
         wire.send(channel, {"ready": True, "checks": selftest.check_root()})
@@ -316,6 +318,7 @@ def _prepare(plan: mounts.Plan, job_descriptor: int, channel: int, ids: IdMaps) 
             if plan.fuse:
                 linux.unmount(f"{mounts.SCRATCH}/root")
                 fuseoverlay.make_neutral(f"{mounts.SCRATCH}/upper")
+            mounts.hide_accounts()
             tool, complaints = start_tool(layers.pack_command(f"{mounts.SCRATCH}/upper"), {1: archive})
             code = os.waitstatus_to_exitcode(os.waitpid(tool, 0)[1])
             wire.send(job, {"exit_code": code, "complaints": complaints_of(complaints)})

@@ -9,11 +9,11 @@ import ctypes
 import functools
 import platform
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from errno import EINVAL, ENOSYS
 
 from leonardo.sandbox import linux
-from leonardo.sandbox.systemcalls import NUMBERS, RULES, Rule
+from leonardo.sandbox.systemcalls import NUMBERS, PRETENDED, RULES, Rule
 
 _ALLOW, _ERROR = 0x7FFF0000, 0x00050000
 _LOAD, _EQUAL, _AT_LEAST, _HAS_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
@@ -66,10 +66,10 @@ def _search(calls: Sequence[tuple[int, Program]]) -> Program:
     return [(_AT_LEAST, len(left), 0, calls[middle][0]), *left, *right]
 
 
-def _of_architecture(architecture: int) -> Program:
+def _of_architecture(architecture: int, ruled: Mapping[str, tuple[Rule, ...]]) -> Program:
     calls = []
-    for name, rules in RULES.items():
-        number = NUMBERS[name][_COLUMNS[architecture]]
+    for name, rules in ruled.items():
+        number = {**NUMBERS, **PRETENDED}[name][_COLUMNS[architecture]]
         if number is not None:
             code = [instruction for rule in rules for instruction in _rule(rule)]
             always = any(not (rule.equal or rule.bits or rule.outside) for rule in rules)
@@ -81,16 +81,19 @@ def _of_architecture(architecture: int) -> Program:
 
 
 @functools.cache
-def program(machine: str) -> bytes:
+def program(machine: str, *, pretending: bool = False) -> bytes:
     """The filter for ``machine`` (as :func:`platform.machine` says it), as an array of struct sock_filter.
+
+    ``pretending``: another one, which answers changes of owner and of user with success, without making them.
 
     Raises OSError for a machine whose numbers are not known.
     """
     if machine not in _ARCHITECTURES:
         raise OSError(ENOSYS, f"no system call numbers known for the architecture {machine}")
+    ruled = dict.fromkeys(PRETENDED, (Rule(0),)) if pretending else RULES
     code: Program = [_answer(ENOSYS)]  # calls of another architecture
     for architecture in reversed(_ARCHITECTURES[machine]):
-        body = _of_architecture(architecture)
+        body = _of_architecture(architecture, ruled)
         code = [(_EQUAL, 0, len(body), architecture), *body, *code]
     code = [(_LOAD, 0, 0, _ARCHITECTURE), *code]
     if any(max(if_true, if_false) > 255 for _, if_true, if_false, _ in code):
@@ -98,9 +101,9 @@ def program(machine: str) -> bytes:
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in code)
 
 
-def install() -> None:
+def install(*, pretending: bool = False) -> None:
     """Filter this process and all that it will start, for good. Needs CAP_SYS_ADMIN in its user namespace."""
-    code = program(platform.machine())
+    code = program(platform.machine(), pretending=pretending)
     buffer = ctypes.create_string_buffer(code, len(code))
     header = struct.pack("HxxxxxxP", len(code) // 8, ctypes.addressof(buffer))  # struct sock_fprog
     number = _SYSTEM_CALL[platform.machine()]

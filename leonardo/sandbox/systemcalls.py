@@ -124,3 +124,33 @@ RULES: dict[str, tuple[Rule, ...]] = {
     **dict.fromkeys(("sched_setaffinity", "sched_setattr", "sched_setparam", "sched_setscheduler"), _OF_PROCESS_1),
     "setpriority": (Rule(equal=((0, 0), (1, 1))),),
 }
+
+PRETENDED: dict[str, tuple[int | None, int | None, int | None]] = {
+    "chown": (92, 182, None),
+    "chown32": (None, 212, None),
+    "fchown": (93, 95, 55),
+    "fchown32": (None, 207, None),
+    "fchownat": (260, 298, 54),
+    "lchown": (94, 16, None),
+    "lchown32": (None, 198, None),
+    "setfsgid": (123, 139, 152),
+    "setfsgid32": (None, 216, None),
+    "setfsuid": (122, 138, 151),
+    "setfsuid32": (None, 215, None),
+    "setgid": (106, 46, 144),
+    "setgid32": (None, 214, None),
+    "setgroups": (116, 81, 159),
+    "setgroups32": (None, 206, None),
+    "setregid": (114, 71, 143),
+    "setregid32": (None, 204, None),
+    "setresgid": (119, 170, 149),
+    "setresgid32": (None, 210, None),
+    "setresuid": (117, 164, 147),
+    "setresuid32": (None, 208, None),
+    "setreuid": (113, 70, 145),
+    "setreuid32": (None, 203, None),
+    "setuid": (105, 23, 146),
+    "setuid32": (None, 213, None),
+}
+"""Changes of owner and of user, which a namespace of one id refuses to everybody. A set-up may be told that they went
+well, so that dpkg and scripts go on; all stays root's. Name -> numbers as above."""

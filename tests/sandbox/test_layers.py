@@ -92,6 +92,57 @@ def test_a_capture_keeps_everything(driver: Driver, stack: LayerStack, folder: P
         assert seen.splitlines()[-2:] == [b"kept".hex(), "0100000200200000000000000000000000000000"]
 
 
+# user::rw-, user:33:r--, user:4321:rw-, group::r--, mask::rw-, other::---, as setxattr(2) takes it; 33 has a name
+ACL = (
+    "02000000"
+    + "01000600ffffffff"
+    + "0200040021000000"
+    + "02000600e1100000"
+    + "04000400ffffffff"
+    + ("10000600ffffffff" + "20000000ffffffff")
+)
+SET_ACL = f"""
+printf 'x' > /listed
+LC_ALL=C perl -e '
+  my ($path, $name, $value) = ("/listed", "system.posix_acl_access", pack("H*", "{ACL}"));
+  syscall(189, $path, $name, $value, length $value, 0) == 0 or die $!
+'
+"""
+SHOW_ACL = """
+LC_ALL=C perl -e '
+  my ($path, $name, $value) = ("/listed", "system.posix_acl_access", "\\0" x 64);
+  my $size = syscall(191, $path, $name, $value, 64);
+  print unpack("H*", substr($value, 0, $size))
+'
+"""
+
+
+def test_access_control_lists_are_kept_by_number(driver: Driver, stack: LayerStack, folder: Path) -> None:
+    """GNU tar would write the host's names of users, which another host may give to others."""
+    if driver.one_id:
+        pytest.skip("an access control list names other ids, and there is one only")
+    archive, unpacked = folder / "acl.tar.gz", folder / "acl"
+    result = driver.set_up(stack, SET_ACL, archive, timeout=60)
+    if "Operation not supported" in result.log:
+        pytest.skip("the writable layer's file system has no access control lists here")
+    assert result.exit_code == 0, result.log
+    with tarfile.open(archive) as content:
+        (kept,) = (value for member in content for name, value in member.pax_headers.items() if "acl.access" in name)
+    assert "user:33:r--" in kept
+    driver.unpack(archive, unpacked)
+    assert _run(driver, LayerStack(stack.base, (unpacked,)), SHOW_ACL) == ACL
+
+
+def test_owners_may_be_pretended(driver: Driver, stack: LayerStack, folder: Path) -> None:
+    script = "printf x > /x; chown 33:33 /x; chmod 4755 /x; [ -u /x ]"
+    if driver.one_id:
+        assert driver.set_up(stack, script, folder / "refused.tar.gz", timeout=60).exit_code != 0
+    result = driver.set_up(stack, script, folder / "pretended.tar.gz", timeout=60, pretended_owners=True)
+    assert result.exit_code == 0, result.log
+    with tarfile.open(folder / "pretended.tar.gz") as content:
+        assert content.getmember("./x").uid == 0
+
+
 def test_an_archive_has_deletions_in_neutral_form_and_no_traces_of_the_overlay(
     driver: Driver, stack: LayerStack, folder: Path
 ) -> None:
