@@ -23,6 +23,7 @@ class SetUpRecord:
         log: file name of its output, below the store's ``logs``.
         failure: class of its failure, ``None`` where it went well.
         reason: one line on the failure.
+        rules: compat rules that applied, ``id@version`` (see :mod:`leonardo.assets.compat`).
     """
 
     key: str
@@ -35,6 +36,7 @@ class SetUpRecord:
     log: str = ""
     failure: FailureClass | None = None
     reason: str = ""
+    rules: tuple[str, ...] = ()
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "SetUpRecord":
@@ -42,8 +44,8 @@ class SetUpRecord:
         if not isinstance(values, dict):
             raise TypeError("a record is an object")
         failure = values.get("failure")
-        own = tuple(values.get("own", ()))
-        return cls(**values | {"own": own, "failure": FailureClass(failure) if failure else None})
+        lists = {name: tuple(values.get(name, ())) for name in ("own", "rules")}
+        return cls(**values | lists | {"failure": FailureClass(failure) if failure else None})
 
 
 @dataclass(frozen=True)

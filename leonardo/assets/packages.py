@@ -124,8 +124,6 @@ class PackageNetwork:
         configuration = [
             f'Dir::State::Lists "{INSIDE}/lists";\n',
             f'Dir::Cache "{INSIDE}/cache";\n',
-            # the folders belong to root, and apt would download as somebody else
-            'APT::Sandbox::User "root";\n',
             # what is captured is written to disk anyway, once and in whole
             'DPkg::Options {"--force-unsafe-io";};\n',
             'Acquire::Languages "none";\n',

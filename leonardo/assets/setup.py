@@ -2,14 +2,16 @@
 
 import json
 import queue
+import shutil
 import tarfile
 import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from contextlib import nullcontext, suppress
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
+from leonardo.assets import compat
 from leonardo.assets.bases import Base, Bases
 from leonardo.assets.failures import classify, without_secrets
 from leonardo.assets.manifest import SetUpRecord
@@ -30,7 +32,6 @@ MOST_OWN_BYTES = 1 << 20
 
 # what a distribution fills; what a task is about lies elsewhere
 _SYSTEM_FOLDERS = frozenset(("usr", "var", "etc", "bin", "sbin", "lib", "lib32", "lib64", "boot", "dev", "proc", "sys"))
-_ENVIRONMENT = {"DEBIAN_FRONTEND": "noninteractive"}
 
 
 @dataclass(frozen=True)
@@ -40,12 +41,14 @@ class Plan:
     Attributes:
         image: its base image, by its normal name.
         post: its set-up script, ``""`` if there is none.
-        environment: variables that its definition adds.
+        environment: variables that its definition adds, and those of compat rules.
+        adaptation: what compat rules made of the script; ``post`` is its outcome.
     """
 
     image: str
     post: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
+    adaptation: compat.Adaptation = compat.NONE
 
 
 def plan_of(task: Task) -> Plan:
@@ -70,6 +73,7 @@ class SetUps:
         self._limits = limits
         self._networks: dict[str, PackageNetwork] = {}
         self._lock = threading.Lock()
+        self._alone = threading.Lock()
 
     @property
     def pins(self) -> dict[str, object]:
@@ -78,7 +82,8 @@ class SetUps:
 
     def key(self, plan: Plan, base: Base) -> str:
         """Names a set-up by all that decides its outcome."""
-        return digest_of([RECIPE_VERSION, base.digest, plan.post, {**base.environment, **plan.environment}])
+        what = [RECIPE_VERSION, base.digest, plan.post, {**base.environment, **plan.environment}]
+        return digest_of([*what, plan.adaptation.digests] if plan.adaptation.applied else what)
 
     def archive(self, digest: str) -> Path:
         """Where a delta's archive is kept."""
@@ -123,15 +128,23 @@ class SetUps:
         known = self.read(key)
         if known is not None and known.failure is None and self._is_whole(known.delta):
             return known
-        slot = slots.get()
-        try:
-            record = self._run(key, plan, base, slot)
-        except InfrastructureError as error:
-            record = SetUpRecord(key=key, failure=error.failure, reason=str(error))
-        finally:
-            slots.put(slot)
+        if (skip := plan.adaptation.skip) is not None:
+            record = SetUpRecord(key=key, failure=skip.failure, reason=skip.reason)
+        else:
+            with self._alone if plan.adaptation.alone else nullcontext():
+                record = self._run_in_slot(key, plan, base, slots)
+        record = replace(record, rules=plan.adaptation.names)
         write_atomic(self._record(key), json.dumps(asdict(record)) + "\n")
         return record
+
+    def _run_in_slot(self, key: str, plan: Plan, base: Base, slots: "queue.SimpleQueue[int]") -> SetUpRecord:
+        slot = slots.get()
+        try:
+            return self._run(key, plan, base, slot)
+        except InfrastructureError as error:
+            return SetUpRecord(key=key, failure=error.failure, reason=str(error))
+        finally:
+            slots.put(slot)
 
     def _is_whole(self, delta: str) -> bool:
         archive = self.archive(delta)
@@ -141,7 +154,9 @@ class SetUps:
         network = self._network(base)
         making = self._root / "deltas" / f".{key}.tar.gz"
         # %environment is for the image's commands: as with Apptainer, %post does not see it
-        environment = {**_ENVIRONMENT, **base.environment, **network.environment}
+        lent = making.with_name(f".{key}.lent")
+        lent.mkdir(exist_ok=True)
+        environment = compat.lend(plan.adaptation, lent, {**base.environment, **network.environment})
         stack = LayerStack(self._unpacked / base.digest, (), environment)
         folder = network.folder(slot)
         try:
@@ -153,7 +168,8 @@ class SetUps:
                 making,
                 timeout=self._timeout,
                 limits=self._limits,
-                mounts={INSIDE: folder},
+                mounts={INSIDE: folder, compat.INSIDE: lent},
+                pretended_owners=plan.adaptation.pretended_owners,
             )
             log = self._root / "logs" / f"{key}.log"
             log.write_text(without_secrets(result.log), errors="replace")
@@ -177,6 +193,7 @@ class SetUps:
         finally:
             with suppress(FileNotFoundError):
                 making.unlink()
+            shutil.rmtree(lent)
 
     def _network(self, base: Base) -> PackageNetwork:
         with self._lock:

@@ -17,11 +17,13 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from leonardo.assets.bases import Base, Bases
 from leonardo.assets.cache import LayerCache
+from leonardo.assets.compat import Rule, adapt, lacking, load_rules, rules_digest
 from leonardo.assets.manifest import ManifestEntry, SetUpRecord, read_manifest, update_manifest
 from leonardo.assets.prepared import PreparedState
 from leonardo.assets.progress import BuildProgress
@@ -48,6 +50,7 @@ class AssetStore:
         site: says how base images are got.
         timeout: seconds that a set-up may take.
         limits: bounds of a set-up.
+        rules: compat rules for the set-ups, by default those of ``launch/compat``.
         most_unpacked: bytes that unpacked deltas may take on this node; None for no bound. With one, :meth:`using`
             says how long a delta is needed.
     """
@@ -61,6 +64,7 @@ class AssetStore:
         timeout: float = SET_UP_TIMEOUT,
         limits: Limits = SET_UP_LIMITS,
         most_unpacked: int | None = None,
+        rules: Sequence[Rule] | None = None,
     ) -> None:
         self.root = root
         self._driver = driver
@@ -69,7 +73,9 @@ class AssetStore:
         self._unpacked = root / "unpacked" / (f"{driver.name}-degraded" if driver.degraded else driver.name)
         self.cache = LayerCache(self._unpacked, driver.remove, most_unpacked)
         self._set_ups = SetUps(root, self._unpacked, driver, self._bases, timeout, limits)
+        self._rules = load_rules() if rules is None else tuple(rules)
         self._known_bases: dict[str, Base] = {}
+        self._plans: dict[str, Plan] = {}
         self._prepared: dict[str, PreparedState] = {}
         self._built: dict[str, dict[str, Any]] = {}
         self._layer_locks: dict[str, threading.Lock] = {}
@@ -120,6 +126,7 @@ class AssetStore:
                     finish(task, failures[plan.image])
                 else:
                     base = self._known_bases[plan.image]
+                    plan = plans[task.digest] = self._adapted(plan, task, base)
                     key = self._set_ups.key(plan, base)
                     wanted[key] = (plan, base)
                     waiting.setdefault(key, []).append(task)
@@ -143,6 +150,27 @@ class AssetStore:
         except InputError as error:
             raise InputError(f"Task {task.id}: {error.what}", error.hint) from error
 
+    def _adapted(self, plan: Plan, task: Task, base: Base) -> Plan:
+        """``plan`` as the compat rules make it; once per plan."""
+        if plan.adaptation.script or not plan.post:
+            return plan
+        verifier = "\n".join(content.decode(errors="replace") for _, content in sorted(task.tests.items()))
+        lacks = lacking(one_id=self._driver.one_id, substituted=bool(base.substitution))
+        adaptation = adapt(plan.post, verifier, self._rules, lacks)
+        environment = {**adaptation.environment, **plan.environment}
+        return replace(plan, post=adaptation.script, environment=environment, adaptation=adaptation)
+
+    def adapted(self, task: Task) -> Plan:
+        """What is to be done for a task here, with what compat rules make of it; makes its base if it is not there.
+
+        Raises:
+            InputError: its definition is none, or asks for what is not honoured.
+        """
+        plan = self._plan(task)
+        if isinstance(plan, SetUpRecord):
+            raise InputError(f"Task {task.id}: {plan.reason}")
+        return self._adapted(plan, task, self._base(plan.image, lambda text: None))
+
     def _entry(self, task: Task, plan: Plan | SetUpRecord, record: SetUpRecord) -> ManifestEntry:
         image = plan.image if isinstance(plan, Plan) else task.image
         base = self._known_bases.get(image)
@@ -161,7 +189,9 @@ class AssetStore:
         )
 
     def _pins(self) -> dict[str, object]:
-        return {"driver": self._driver.name, "degraded": self._driver.degraded, **self._set_ups.pins}
+        return {"driver": self._driver.name, "degraded": self._driver.degraded, **self._set_ups.pins} | {
+            "rules": rules_digest(self._rules)
+        }
 
     @contextmanager
     def _turn(self, progress: BuildProgress) -> Iterator[None]:
@@ -215,10 +245,11 @@ class AssetStore:
             yield PreparedState(entry.prepared, LayerStack(folder, (delta,), entry.environment, record.own))
 
     def _built_entry(self, task: Task) -> tuple[Base, ManifestEntry]:
-        plan = self._plan(task)
+        plan = self._plans.get(task.digest) or self._plan(task)
         if isinstance(plan, SetUpRecord):
             raise InputError(f"Task {task.id} has no prepared state: {plan.reason}")
         base = self._base(plan.image, lambda text: None)
+        plan = self._plans[task.digest] = self._adapted(plan, task, base)
         record = self._set_ups.read(self._set_ups.key(plan, base)) if plan.post else SetUpRecord(key="")
         if record is None or record.failure is not None:
             why = record.reason if record else "it was not built"
