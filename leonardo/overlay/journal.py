@@ -165,6 +165,8 @@ def _reach(tree: Tree, project: Path, journal: Journal, goal: State, *, again: b
         remove_stale_lock(tree)
         _remove_unfinished(project, states)
         notes = _rescue_files(tree, project, states)
+    # off the branch: to move it would move what git takes for checked out, and leave the files as they are
+    tree.git("update-ref", "--no-deref", "HEAD", tree.head)
     for ref, commit in goal.refs.items():
         if commit:
             tree.git("update-ref", ref, commit)

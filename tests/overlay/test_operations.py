@@ -82,6 +82,17 @@ def test_stack_that_was_changed_elsewhere_is_applied_over_the_old_one(lab: Lab) 
     assert len([ref for ref in lab.state()["refs"] if "tags/leonardo-" in ref]) == 1
 
 
+def test_files_follow_a_stack_with_other_content(lab: Lab) -> None:
+    older = {path: path.read_bytes() for path in (lab.project / "patches").iterdir()}
+    page = (lab.project / "PATCHES.md").read_bytes()
+    lab.insert("step_15 = 15", "more = True")
+    lab.run(operations.refresh)
+    for path, data in {**older, lab.project / "PATCHES.md": page}.items():
+        path.write_bytes(data)  # as a checkout of the project's older commit does
+    lab.run(operations.apply)
+    assert "more = True" not in lab.file(RUN).read_text() and lab.state()["changes"] == []
+
+
 def test_no_checkout_is_one_clear_error(lab: Lab) -> None:
     shutil.rmtree(lab.upstream)
     lab.upstream.mkdir()
