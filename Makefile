@@ -13,7 +13,7 @@ DRIVER ?= auto
 TASKS ?= ../shared/tmax-sample/tasks.jsonl
 JOBS ?= 2
 
-.PHONY: help setup demo gates parity test test-sandbox lint format apptainer upstream bench-sandbox soak apply-patches unapply-patches diff new-patch \
+.PHONY: help setup demo gates parity audit test test-sandbox lint format apptainer upstream bench-sandbox soak apply-patches unapply-patches diff new-patch \
 	refresh-patches rebase-patches continue-patches abort-patches check-patches doctor clean \
 	upstream-env upstream-wheels lock-upstream-env test-upstream
 
@@ -34,6 +34,9 @@ gates: setup ## Environment gates on TASKS: build, null run, reference solution,
 
 parity: setup ## Prepared states of TASKS against full images by Apptainer, path by path; writes out/parity.json
 	@$(LEONARDO) parity "$(TASKS)" --site $(SITE) --driver $(DRIVER) --jobs $(JOBS)
+
+audit: setup ## Leaks, outputs that are there already, secrets, changed layers in TASKS; verdicts on rows; writes out/audit.json
+	@$(LEONARDO) audit "$(TASKS)" --site $(SITE) --driver $(DRIVER) --jobs $(JOBS)
 
 doctor: setup ## What this machine allows: one line a driver, and what to do
 	@$(LEONARDO) doctor

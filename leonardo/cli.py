@@ -65,6 +65,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(patches_app)
+compat = typer.Typer(name="compat", help="Compat rules: what is done differently where a set-up meets a site.")
+app.add_typer(compat)
 
 Site = Annotated[str, typer.Option(help="Site file: a name in launch/sites or a path.")]
 DriverName = Annotated[str, typer.Option(help="Sandbox driver: auto, or a name that leonardo doctor lists.")]
@@ -164,6 +166,86 @@ def parity(
     from leonardo.stages.parity import parity_command
 
     raise typer.Exit(parity_command(tasks, out / "parity.json", driver_name=driver, jobs=jobs, site=site))
+
+
+@app.command()
+def audit(
+    tasks: Annotated[Path, typer.Argument(help="Rows: a JSONL or Parquet file or a folder.")],
+    site: Site = "desk",
+    driver: DriverName = "auto",
+    jobs: Jobs = 2,
+    out: Out = Path("out"),
+) -> None:
+    """What is in the prepared states that may not be; and verdicts on the rows, kept in the asset store."""
+    from leonardo.stages.audit import audit_command
+
+    raise typer.Exit(audit_command(tasks, out / "audit.json", driver_name=driver, jobs=jobs, site=site))
+
+
+@app.command()
+def diagnose(
+    rows: Annotated[Path | None, typer.Argument(help="Rows; by default a corpus with planted faults.")] = None,
+    count: Annotated[int, typer.Option(min=1, help="At most so many rows.")] = 300,
+    seed: Annotated[int, typer.Option(min=0, help="Governs the corpus.")] = 1,
+    site: Site = "desk",
+    driver: DriverName = "auto",
+    jobs: Jobs = 2,
+    out: Out = Path("out"),
+    runs: Annotated[Path, typer.Option(help="Folder for the records.")] = Path("runs"),
+    without_rules: Annotated[
+        bool, typer.Option("--without-rules", help="Use no compat rules: the state before.")
+    ] = False,
+    packages: Annotated[bool, typer.Option(help="The corpus has rows that need a package mirror.")] = True,
+) -> None:
+    """The ladder: build, gates, audit; one class for each row that fails. Goes on where it was ended."""
+    from leonardo.stages.diagnose import diagnose_command
+
+    code = diagnose_command(
+        rows,
+        out / "diagnose.json",
+        runs,
+        count=count,
+        seed=seed,
+        site=site,
+        driver_name=driver,
+        jobs=jobs,
+        with_rules=not without_rules,
+        packages=packages,
+    )
+    raise typer.Exit(code)
+
+
+@app.command()
+def repairs(
+    runs: Annotated[Path, typer.Option(help="Folder of the records.")] = Path("runs"),
+    page: Annotated[Path, typer.Option(help="What to write.")] = Path("REPAIRS.md"),
+) -> None:
+    """The repair log, from the records of diagnoses."""
+    from leonardo.stages.diagnose import FOLDER, RECORDS, write_repairs
+
+    write_repairs(runs / FOLDER / RECORDS, page)
+    typer.echo(f"written: {page}")
+
+
+@compat.command("list")
+def compat_list() -> None:
+    """Every rule: what it is about, what it does, where it applies."""
+    from leonardo.stages.compat import list_command
+
+    raise typer.Exit(list_command())
+
+
+@compat.command("explain")
+def compat_explain(
+    task: Annotated[str, typer.Argument(help="Id of a row.")],
+    rows: Annotated[Path, typer.Option(help="The file or folder that has it.")],
+    site: Site = "desk",
+    driver: DriverName = "auto",
+) -> None:
+    """Which rules apply to a row here, and why."""
+    from leonardo.stages.compat import explain_command
+
+    raise typer.Exit(explain_command(task, rows, site=site, driver_name=driver))
 
 
 @app.command()

@@ -170,7 +170,7 @@ def _check(task: Task, report: TaskReport, stack: LayerStack, driver: Driver) ->
         null = verify(backend, task)
         reference = _reference(backend, task, report)
         _judge(report, null, reference)
-        _destroy(backend)
+        destroy(backend)
         backend.start()
         second = _tree(backend)
         report.reset_identical = first == second
@@ -209,8 +209,8 @@ def _judge(report: TaskReport, null: Verdict, reference: Verdict | None) -> None
         )
 
 
-def _destroy(backend: SandboxBackend) -> None:
-    """An episode that does its worst; where the solution has left no room for that, less."""
+def destroy(backend: SandboxBackend) -> None:
+    """An episode that does its worst in a running sandbox; where the solution has left no room for that, less."""
     with suppress(RuntimeError):
         backend.write_file("/etc/passwd", "gone\n")
         backend.write_file("/made/by/the/episode", b"\0" * 65536)

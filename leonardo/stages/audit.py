@@ -1,0 +1,75 @@
+"""The stage behind ``leonardo audit``: what is in the prepared states, and which rows are of use."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from leonardo.assets.progress import ConsoleProgress
+from leonardo.assets.store import AssetStore
+from leonardo.files import require_writable, write_verdict
+from leonardo.gates.audit import AuditReport, figures_of, run_audit
+from leonardo.gates.leftovers import become_subreaper
+from leonardo.gates.verdicts import FILE, update_verdicts
+from leonardo.sandbox.drivers import open_driver
+from leonardo.site import load_site
+from leonardo.tasks.rows import read_tasks
+
+SHOWN = 10
+"""Findings of a task that are printed; all of them are written."""
+
+
+def audit_command(
+    tasks_path: str | Path, out_path: Path, driver_name: str = "auto", jobs: int = 2, site: str | Path = "desk"
+) -> int:
+    """Audit the rows at ``tasks_path``, write ``out_path`` and the verdicts in the asset store. Returns the exit code:
+    0 where every audit is clean, whatever the verdicts."""
+    console = Console()
+    settings = load_site(site)
+    tasks = read_tasks(tasks_path)
+    root = settings.cache / "assets"
+    become_subreaper()
+    with open_driver(driver_name) as driver, ConsoleProgress(console) as progress:
+        for folder in (out_path.parent, root):
+            require_writable(folder)
+        reports, pins = run_audit(tasks, AssetStore(root, driver, settings), driver, jobs=jobs, progress=progress)
+    update_verdicts(root / FILE, [report.verdict for report in reports if report.verdict])
+    ok = all(report.clean for report in reports)
+    _show(reports, console)
+    write_verdict(out_path, ok, figures_of(reports), pins)
+    _say(console, f"written: {out_path}, {root / FILE}")
+    return 0 if ok else 1
+
+
+def _show(reports: Sequence[AuditReport], console: Console) -> None:
+    table = Table()
+    table.add_column("task", no_wrap=True)
+    for name in ("searched", "leaks", "outputs", "secrets", "layers", "listed", "seconds"):
+        table.add_column(name, justify="right")
+    table.add_column("verdict")
+    for report in reports:
+        listed = len(report.literals) + len(report.set_id) + len(report.world_writable) + len(report.not_searched)
+        counts = (report.searched, *(len(part) for part in (report.leaks, report.outputs, report.secrets)))
+        verdict = report.verdict.failure or "of use" if report.verdict else "-"
+        table.add_row(
+            report.task_id, *map(str, (*counts, len(report.layers), listed)), f"{report.seconds:.0f}", verdict
+        )
+    console.print(table)
+    for report in reports:
+        if report.failure is not None:
+            _say(console, f"{report.task_id}: {report.failure}: {report.reason}")
+        for finding in report.findings[:SHOWN]:
+            _say(console, f"{report.task_id}: {finding}")
+        if len(report.findings) > SHOWN:
+            _say(console, f"{report.task_id}: and {len(report.findings) - SHOWN} more")
+        if report.verdict and report.verdict.failure:
+            _say(console, f"{report.task_id}: left out: {report.verdict.failure}: {report.verdict.evidence[0]}")
+    clean = sum(report.clean for report in reports)
+    usable = sum(report.verdict is not None and report.verdict.failure is None for report in reports)
+    counts = f"rows {len(reports)}, clean {clean}, of use {usable}"
+    _say(console, f"{'ok' if clean == len(reports) else 'NOT OK'}: {counts}")
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
