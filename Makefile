@@ -7,19 +7,22 @@ SHELL := /bin/bash
 VENV ?= .venv
 UPSTREAM_VENV ?= .venv-upstream
 LEONARDO := $(VENV)/bin/leonardo
+STAGE = $(LEONARDO) stage --engine $(ENGINE) --seed $(SEED) --site $(SITE) --driver $(DRIVER) \
+	--upstream-python "$(UPSTREAM_VENV)/bin/python"
 SEED ?= 1
 SITE ?= desk
 DRIVER ?= auto
+ENGINE ?= desk
 TASKS ?= ../shared/tmax-sample/tasks.jsonl
 JOBS ?= 2
 
-.PHONY: help setup demo gates parity audit test test-sandbox lint format apptainer upstream bench-sandbox soak apply-patches unapply-patches diff new-patch \
+.PHONY: help setup demo smoke calibrate gates parity audit test test-sandbox lint format apptainer upstream bench-sandbox soak apply-patches unapply-patches diff new-patch \
 	refresh-patches rebase-patches continue-patches abort-patches check-patches doctor clean \
 	upstream-env upstream-wheels lock-upstream-env test-upstream
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  \033[1m%-17s\033[0m %s\n", $$1, $$2}'
-	@echo "Variables: SEED=$(SEED) SITE=$(SITE) DRIVER=$(DRIVER) TASKS=$(TASKS) JOBS=$(JOBS) VENV=$(VENV)"
+	@echo "Variables: SEED=$(SEED) SITE=$(SITE) ENGINE=$(ENGINE) DRIVER=$(DRIVER) TASKS=$(TASKS) JOBS=$(JOBS) VENV=$(VENV)"
 
 setup: $(VENV)/.ready ## Python environment and system tools (idempotent)
 
@@ -28,6 +31,12 @@ $(VENV)/.ready: pyproject.toml tools/setup.sh
 
 demo: setup ## The main job: desk tasks, warm start, RL, base versus trained, report
 	@$(LEONARDO) demo --seed $(SEED) --site $(SITE) --driver $(DRIVER)
+
+smoke: setup ## Plumbing: a few updates, weights handed over, a checkpoint that loads, a clean end; ENGINE=upstream for upstream's trainer
+	@$(STAGE) smoke
+
+calibrate: setup ## The signal gate: rewards vary inside groups and reach the weights; ENGINE=upstream for upstream's trainer
+	@$(STAGE) calibrate
 
 gates: setup ## Environment gates on TASKS: build, null run, reference solution, reset, leftovers
 	@$(LEONARDO) gates "$(TASKS)" --site $(SITE) --driver $(DRIVER) --jobs $(JOBS)

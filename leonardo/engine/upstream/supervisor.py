@@ -181,7 +181,7 @@ def _leftovers(head: int, grace: float) -> list[str]:
 
 def _is_ray(name: str) -> bool:
     first = name.split()[0].rsplit("/")[-1]
-    return first.startswith(_RAY_PROCESSES) or "/ray/" in name or " ray.dashboard" in name
+    return first.startswith(_RAY_PROCESSES) or "/ray/" in name or " -m ray." in name
 
 
 def _name(process: psutil.Process) -> str:
