@@ -15,8 +15,10 @@ DRIVER ?= auto
 ENGINE ?= desk
 TASKS ?= ../shared/tmax-sample/tasks.jsonl
 JOBS ?= 2
+N ?= 300
+ROWS ?=
 
-.PHONY: help setup demo smoke calibrate gates parity audit test test-sandbox lint format apptainer upstream bench-sandbox soak apply-patches unapply-patches diff new-patch \
+.PHONY: help setup demo smoke calibrate gates parity audit diagnose repairs test test-sandbox lint format apptainer upstream bench-sandbox soak apply-patches unapply-patches diff new-patch \
 	refresh-patches rebase-patches continue-patches abort-patches check-patches doctor clean \
 	upstream-env upstream-wheels lock-upstream-env test-upstream
 
@@ -49,6 +51,12 @@ audit: setup ## Leaks, outputs that are there already, secrets, changed layers i
 
 doctor: setup ## What this machine allows: one line a driver, and what to do
 	@$(LEONARDO) doctor
+
+diagnose: setup ## One class for each row that fails, rung by rung, of a corpus with planted faults or of ROWS=file; N=300; goes on where it was
+	@$(LEONARDO) diagnose $(ROWS) --count $(N) --seed $(SEED) --site $(SITE) --driver $(DRIVER) --jobs $(JOBS)
+
+repairs: setup ## Write REPAIRS.md from the records of diagnose
+	@$(LEONARDO) repairs
 
 test: setup ## The tests; those marked slow are left to test-sandbox
 	@$(VENV)/bin/python -m pytest -q -m "not slow"

@@ -20,12 +20,13 @@ from dataclasses import asdict, dataclass, field
 from difflib import unified_diff
 from typing import Any
 
+from leonardo.assets.failures import classify_run
 from leonardo.assets.manifest import ManifestEntry, manifest_digest
 from leonardo.assets.progress import BuildProgress
 from leonardo.assets.store import AssetStore
 from leonardo.errors import FailureClass, InfrastructureError, InputError
 from leonardo.rollout.verification import Status, Verdict, prepare, run_script, verify
-from leonardo.sandbox.backend import SandboxBackend
+from leonardo.sandbox.backend import SandboxBackend, SandboxOOMError
 from leonardo.sandbox.driver import Driver, LayerStack
 from leonardo.tasks.task import Task
 
@@ -155,7 +156,9 @@ def check_task(task: Task, report: TaskReport, store: AssetStore, driver: Driver
         _check(task, report, store.prepared(task).stack, driver)
     except (InfrastructureError, InputError) as error:
         report.fail(getattr(error, "failure", FailureClass.RUNTIME), str(error))
-    except RuntimeError as error:  # what a sandbox could not do: too little memory, a file that cannot be written
+    except SandboxOOMError as error:
+        report.fail(FailureClass.SPACE, str(error))
+    except RuntimeError as error:  # what a sandbox could not do: a file that cannot be written
         report.fail(FailureClass.RUNTIME, str(error))
     report.seconds = round(time.monotonic() - began, 2)
     return report
@@ -199,14 +202,20 @@ def _judge(report: TaskReport, null: Verdict, reference: Verdict | None) -> None
     if null.status is Status.PASSED:
         report.fail(FailureClass.VERIFIER_ALREADY_PASSES, "the verifier passes on the initial state")
     elif not report.null_fails:
-        report.fail(FailureClass.VERIFIER_BROKEN, f"the verifier cannot run: {_last_line(null.output)}")
+        report.fail(_broken(null.output), f"the verifier cannot run: {_last_line(null.output)}")
     if reference is not None and reference.status is not Status.PASSED:
         broken = reference.status is Status.BROKEN
         report.fail(
-            FailureClass.VERIFIER_BROKEN if broken else FailureClass.REFERENCE_FAILS,
+            _broken(reference.output) if broken else classify_run(reference.output) or FailureClass.REFERENCE_FAILS,
             f"after the reference solution the verifier {'cannot run' if broken else 'fails'}: "
             f"{_last_line(reference.output)}",
         )
+
+
+def _broken(output: str) -> FailureClass:
+    """Why a verifier does not run: it wants a network, or it is at fault itself."""
+    wants_network = classify_run(output) is FailureClass.NETWORK
+    return FailureClass.NETWORK if wants_network else FailureClass.VERIFIER_BROKEN
 
 
 def destroy(backend: SandboxBackend) -> None:

@@ -1,0 +1,44 @@
+"""The stage behind ``leonardo compat``: the rules there are, and which of them apply to a row and why."""
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from leonardo.assets.compat import load_rules
+from leonardo.assets.store import AssetStore
+from leonardo.sandbox.drivers import open_driver
+from leonardo.site import load_site
+from leonardo.tasks.rows import read_tasks
+
+
+def list_command() -> int:
+    """Print every rule: what it is about, what it does, where it applies."""
+    table = Table("rule", "kind", "symptom", "repair", "only where the site lacks")
+    for rule in load_rules():
+        table.add_row(rule.name, rule.kind, rule.symptom, rule.repair, ", ".join(rule.match.lacks) or "-")
+    Console().print(table)
+    return 0
+
+
+def explain_command(task_id: str, rows: Path, site: str | Path = "desk", driver_name: str = "auto") -> int:
+    """Print which rules apply to a row here and why, and what its set-up becomes."""
+    console = Console()
+    settings = load_site(site)
+    (task,) = read_tasks(rows, ids=[task_id])
+    with open_driver(driver_name) as driver:
+        plan = AssetStore(settings.cache / "assets", driver, settings).adapted(task)
+    adaptation = plan.adaptation
+    if not adaptation.applied:
+        _say(console, f"{task_id}: no rule applies")
+        return 0
+    for applied in adaptation.applied:
+        _say(console, f"{applied.rule.name}: {applied.why}")
+        _say(console, f"    {applied.rule.repair}; held by {applied.rule.test}")
+    if adaptation.skip:
+        _say(console, f"not run: {adaptation.skip.failure}: {adaptation.skip.reason}")
+    return 0
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
