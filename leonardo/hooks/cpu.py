@@ -1,12 +1,16 @@
 """Upstream's trainer on a machine without an accelerator, for small runs. Where CUDA is available, all of it does
-nothing.
+nothing (but :func:`pack_length_here`, where kernels are missing).
 
 What upstream does over NCCL goes over gloo here, a device number means the CPU, and ``torch.cuda`` keeps still.
 """
 
+import logging
 from datetime import timedelta
 from functools import cache
+from importlib.util import find_spec
 from typing import Any
+
+_log = logging.getLogger(__name__)
 
 
 @cache
@@ -78,10 +82,21 @@ def join_process_group(timeout_minutes: float) -> None:
 def pack_length_here(pack_length: int) -> int:
     """How many tokens go into a pack; 1 lets every sequence have a pack of its own.
 
-    The linear attention that runs without a GPU does not see where a sequence ends, so those that share a pack would
-    flow into each other.
+    The linear attention that runs without its kernels does not see where a sequence ends, and says nothing: those that
+    share a pack would flow into each other. That is so without a GPU, and with one where a package is missing.
     """
-    return 1 if without_accelerator() else pack_length
+    return pack_length if has_linear_kernels() else 1
+
+
+@cache
+def has_linear_kernels() -> bool:
+    """Whether the linear attention runs by kernels that see where a packed sequence ends."""
+    if without_accelerator():
+        return False
+    missing = [package for package in ("fla", "causal_conv1d") if find_spec(package) is None]
+    if missing:
+        _log.warning("Every sequence has a pack of its own, which is slow: %s is not installed", " and ".join(missing))
+    return not missing
 
 
 def use_gloo(transfer: Any) -> None:

@@ -24,8 +24,15 @@ def test_torch_is_itself_where_there_is_an_accelerator(bare: bool) -> None:
     assert (cpu.torch_here(torch) is torch) == (not bare)
 
 
-def test_pack_length(bare: bool) -> None:
-    assert cpu.pack_length_here(4096) == (1 if bare else 4096)
+@pytest.mark.parametrize("missing", [(), ("fla",), ("fla", "causal_conv1d")])
+def test_pack_length(
+    bare: bool, missing: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(cpu, "find_spec", lambda package: None if package in missing else object())
+    cpu.has_linear_kernels.cache_clear()
+    assert cpu.pack_length_here(4096) == (1 if bare or missing else 4096)
+    assert ("is not installed" in caplog.text) == (not bare and bool(missing))
+    cpu.has_linear_kernels.cache_clear()
 
 
 def test_transfer_is_changed_only_without_an_accelerator(bare: bool) -> None:

@@ -20,6 +20,7 @@ PACKAGE = "training/open-instruct/open_instruct"
 def bare(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Whether the machine has no accelerator."""
     monkeypatch.setattr(cpu, "without_accelerator", lambda: request.param)
+    monkeypatch.setattr(cpu, "has_linear_kernels", lambda: not request.param)
     return request.param
 
 
