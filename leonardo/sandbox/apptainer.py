@@ -14,7 +14,6 @@ import socket
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from leonardo.errors import FailureClass, InfrastructureError
@@ -294,7 +293,7 @@ class ApptainerDriver(NamespacesDriver):
         layers = [_as_inside(layer_reference(folder), number) for number, folder in enumerate(folders)]
         client, container = self._enter_container(folders)
         try:
-            plan = replace(self._episode_plan(stack.environment, limits), own=stack.own)
+            plan = self._episode_plan(stack.environment, limits).changed(own=stack.own)
             life, _ = self._create(client, "create", plan, limits, layers)
         except BaseException:
             client.close()
@@ -306,7 +305,7 @@ class ApptainerDriver(NamespacesDriver):
 
     def _episode_plan(self, environment: Mapping[str, str], limits: Limits) -> Plan:
         # a plain user's sandbox makes do with the namespace that Apptainer made: there may be leave for no other
-        return replace(self._plan(environment, limits), nested=os.geteuid() == 0)
+        return self._plan(environment, limits).changed(nested=os.geteuid() == 0)
 
 
 def image_folder() -> Path:

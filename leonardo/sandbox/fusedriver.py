@@ -9,7 +9,6 @@ whose FUSE process is killed from outside may see its files fail for a moment be
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import replace
 
 from leonardo.errors import FailureClass, InfrastructureError
 from leonardo.sandbox.driver import Limits
@@ -37,4 +36,4 @@ class FuseDriver(NamespacesDriver):
         super().__init__(identities)
 
     def _plan(self, environment: Mapping[str, str], limits: Limits) -> Plan:
-        return replace(super()._plan(environment, limits), fuse=True)
+        return super()._plan(environment, limits).changed(fuse=True)

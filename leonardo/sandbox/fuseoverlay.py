@@ -4,13 +4,15 @@ The FUSE process runs in the holder's pid namespace, out of the sandbox's reach,
 it. What it notes in a writable layer differs from the kernel's overlay and is made neutral before a layer is packed.
 """
 
+import contextlib
 import errno
 import os
 import signal
 import time
-from pathlib import Path
+from collections.abc import Sequence
 
 from leonardo.sandbox import linux, mounts
+from leonardo.sandbox.layers import TOOL_ENVIRONMENT
 
 PROGRAM = "fuse-overlayfs"
 DEVICE = "/dev/fuse"
@@ -23,7 +25,7 @@ _OPAQUE_FILE, _WHITEOUT = ".wh..wh..opq", ".wh."
 _OPAQUE, _NEUTRAL_OPAQUE = ("user.fuseoverlayfs.opaque", "trusted.overlay.opaque"), "user.overlay.opaque"
 
 
-def start(layers: tuple[str, ...], target: str) -> int:
+def start(layers: Sequence[str], target: str) -> int:
     """Mount ``layers`` with the writable layer of :data:`mounts.SCRATCH` at ``target``; the process that serves it."""
     upper, work = f"{mounts.SCRATCH}/upper", f"{mounts.SCRATCH}/work"
     # the kernel's cache would take what has no room any more, and the writer would never hear of it
@@ -33,7 +35,7 @@ def start(layers: tuple[str, ...], target: str) -> int:
     return process
 
 
-def show_layers(layers: tuple[str, ...], target: str) -> None:
+def show_layers(layers: Sequence[str], target: str) -> None:
     """Mount ``layers``, read-only; the process that serves them ends when they are unmounted."""
     _start(f"lowerdir={':'.join(layers)}", target)
 
@@ -51,8 +53,10 @@ def _start(options: str, target: str) -> int:
             os.dup2(own, its)
         linux.close_descriptors_except()
         try:
-            path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-            os.execvpe(PROGRAM, [PROGRAM, "-f", "-o", options, target], {"PATH": path})
+            path = TOOL_ENVIRONMENT["PATH"]
+            for folder in path.split(":"):  # os.execvpe would import, and this process may not be able to read modules
+                with contextlib.suppress(FileNotFoundError):
+                    os.execve(f"{folder}/{PROGRAM}", [PROGRAM, "-f", "-o", options, target], {"PATH": path})
         finally:
             os._exit(127)
     end = time.monotonic() + START_PATIENCE
@@ -72,7 +76,7 @@ def _start(options: str, target: str) -> int:
 def is_stopped(process: int) -> bool:
     """Whether a process serves no more: stopped, or gone."""
     try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] in "TtZX"
+        return linux.read(f"/proc/{process}/stat").rpartition(")")[2].split()[0] in "TtZX"
     except OSError:
         return True
 

@@ -10,11 +10,9 @@ import os
 import select
 import signal
 import socket
-import subprocess
 import sys
-from typing import Any, NoReturn
 
-from leonardo.sandbox import linux, mounts, slots, wire
+from leonardo.sandbox import linux, mounts, sandboxprocess, slots, wire
 from leonardo.sandbox.holder import hold
 from leonardo.sandbox.servers import HUNG, Servers, say
 
@@ -22,8 +20,11 @@ TITLE = "sandbox"
 """What processes that serve sandboxes are called; a sandbox sees its process 1 under this name."""
 
 
-def main() -> NoReturn:
-    """Arguments: the control socket, the lifeline (a pipe that closes with the driver), settings as JSON."""
+def main() -> None:
+    """Arguments: the control socket, the lifeline (a pipe that closes with the driver), settings as JSON.
+
+    Never returns.
+    """
     control_descriptor, lifeline = int(sys.argv[1]), int(sys.argv[2])
     settings = json.loads(sys.argv[3])
     linux.set_title(TITLE)
@@ -38,9 +39,7 @@ def main() -> NoReturn:
     _watch(holder, opener, lifeline, settings["driver_process"], servers)
 
 
-def _start_holder(
-    control: socket.socket, settings: dict[str, Any], servers: Servers
-) -> tuple[int, socket.socket | None]:
+def _start_holder(control: socket.socket, settings: wire.Header, servers: Servers) -> tuple[int, socket.socket | None]:
     mine, its = socket.socketpair() if settings["opens"] else (None, None)
     go_read, go_write = os.pipe2(os.O_CLOEXEC)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})  # until it is waited for
@@ -79,14 +78,16 @@ def _start_holder(
     return process, mine
 
 
-def _map_ids(processes: int, process: int, settings: dict[str, Any]) -> None:
+def _map_ids(processes: int, process: int, settings: wire.Header) -> None:
     """``maps``: kind (uid, gid) -> numbers in threes, as in uid_map. ``programs``: by newuidmap and newgidmap."""
     for kind, numbers in settings["maps"].items():
         if settings["programs"]:
             command = [f"new{kind}map", str(process), *map(str, numbers)]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode:
-                raise OSError(f"{command[0]}: {done.stderr.strip() or f'exit code {done.returncode}'}")
+            tool, complaints = sandboxprocess.start_tool(command, {})
+            code = os.waitstatus_to_exitcode(os.waitpid(tool, 0)[1])
+            said = sandboxprocess.complaints_of(complaints)
+            if code:
+                raise OSError(f"{command[0]}: {said or f'exit code {code}'}")
             continue
         if kind == "gid" and settings["single"]:
             _write(processes, f"{process}/setgroups", "deny")
@@ -113,7 +114,7 @@ def _enter(kind: str, descriptor: int) -> None:
     os.close(descriptor)
 
 
-def _watch(holder: int, opener: socket.socket | None, lifeline: int, driver_process: int, servers: Servers) -> NoReturn:
+def _watch(holder: int, opener: socket.socket | None, lifeline: int, driver_process: int, servers: Servers) -> None:
     """Until the driver or the holder ends. A parent-death signal would not do: it follows a thread, not a process."""
     wake_read, wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)

@@ -8,42 +8,37 @@ the answer goes. When the holder ends, however it ends, the kernel ends everythi
 import contextlib
 import gc
 import os
-import platform
 import resource
 import select
 import signal
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Any
 
 from leonardo.sandbox import fuseoverlay, layers, linux, mounts, sandboxprocess, seccomp, selftest, watchdog, wire
+from leonardo.sandbox.nursery import Nursery, Spare
+from leonardo.sandbox.server import take_signals
 from leonardo.sandbox.slots import Slots
 
 _ERRORS_KEPT = 2000  # characters of a tool's complaints
 
 
-@dataclass
 class Sandbox:
     """A sandbox's process as the holder knows it; ``reason`` says why it ended, once it has."""
 
-    process: int
-    bounds: watchdog.Bounds
-    keys: list[str]
-    ending: signal.Signals = signal.SIGKILL
-    reason: str = ""
-    ended: bool = False
-    waiting: list[socket.socket] = field(default_factory=list)
+    def __init__(
+        self, process: int, bounds: watchdog.Bounds, keys: list[str], ending: signal.Signals = signal.SIGKILL
+    ) -> None:
+        self.process, self.bounds, self.keys, self.ending = process, bounds, keys, ending
+        self.reason, self.ended = "", False
+        self.waiting: list[socket.socket] = []
 
 
-@dataclass
 class Tool:
     """A program under way on a layer."""
 
-    reply: socket.socket
-    complaints: int
-    slot: str
+    def __init__(self, reply: socket.socket, complaints: int, slot: str) -> None:
+        self.reply, self.complaints, self.slot = reply, complaints, slot
 
 
 class Holder:
@@ -61,9 +56,10 @@ class Holder:
         self._ids = ids
         self._sandboxes: dict[str, Sandbox] = {}
         self._tools: dict[int, Tool] = {}
-        self._spare: sandboxprocess.Spare | None = None
+        self._nursery = Nursery(ids)
+        self._spare: Spare | None = None
         self._lacks_spare = False
-        self._operations: dict[str, Callable[[dict[str, Any], list[int]], None]] = {
+        self._operations: dict[str, Callable[[wire.Header, list[int]], None]] = {
             "create": self._create,
             "destroy": self._destroy,
             "unpack": self._unpack,
@@ -75,7 +71,6 @@ class Holder:
         """Answer requests until the driver goes."""
         wake_read, wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
         poll.register(wake_read, select.POLLIN)
@@ -110,7 +105,7 @@ class Holder:
 
     # ---- sandboxes
 
-    def _create(self, header: dict[str, Any], descriptors: list[int]) -> None:
+    def _create(self, header: wire.Header, descriptors: list[int]) -> None:
         """Descriptors: [its groups], [a job's socket, if it prepares a layer], the sandbox's channel."""
         own = descriptors[header["groups"] :]
         keys: list[str] = []
@@ -123,9 +118,9 @@ class Holder:
         try:
             folders = [take(layer) for layer in header["layers"]]
             binds = {target: take(layer) for target, layer in header["binds"].items()}
-            plan = mounts.Plan.from_json({**header["plan"], "layers": folders, "binds": binds})
-            plan = replace(plan, groups=tuple(descriptors[: header["groups"]]))
-            process = self._from_spare(plan, own) or sandboxprocess.start(plan, own, self._ids)
+            groups = descriptors[: header["groups"]]
+            plan = mounts.Plan(**{**header["plan"], "layers": folders, "binds": binds, "groups": groups})
+            process = self._start(plan, own)
         except BaseException:
             for key in keys:
                 self._slots.give_back(key)
@@ -139,35 +134,44 @@ class Holder:
         """In a quiet moment, begin with the next sandbox."""
         self._lacks_spare = False
         with contextlib.suppress(OSError):  # then the next one is made when it is asked for
-            self._spare = sandboxprocess.start_spare(self._ids, self._slots.made)
+            self._spare = self._new_spare(nested=True)
 
-    def _from_spare(self, plan: mounts.Plan, descriptors: list[int]) -> int | None:
-        """The process of a sandbox that a spare becomes, if there is one that can."""
-        if len(descriptors) > 1 or plan.network or plan.fuse or not plan.nested:
-            return None
-        spare, self._spare, self._lacks_spare = self._spare, None, True
-        if spare is None:
-            return None
-        if spare.slots == self._slots.made:
-            with contextlib.suppress(OSError):
+    def _new_spare(self, *, nested: bool) -> Spare:
+        try:
+            return self._nursery.spare(nested=nested, slots=self._slots.made)
+        except (ConnectionError, TimeoutError):
+            self._nursery.end()
+            self._nursery = Nursery(self._ids)
+            return self._nursery.spare(nested=nested, slots=self._slots.made)
+
+    def _start(self, plan: mounts.Plan, descriptors: list[int]) -> int:
+        """The process of a sandbox; most of the time that it takes goes into its namespaces, which a spare has."""
+        if len(descriptors) > 1 or plan.network or plan.fuse:
+            return sandboxprocess.start(plan, descriptors, self._ids)
+        spare, self._spare, self._lacks_spare = self._spare, None, plan.nested
+        if spare and (spare.slots, spare.nested) == (self._slots.made, plan.nested):
+            with contextlib.suppress(OSError):  # it has ended
                 spare.become(plan, descriptors[0])
                 return spare.process
-        spare.end()
-        return None
+        if spare:
+            spare.end()
+        spare = self._new_spare(nested=plan.nested)
+        spare.become(plan, descriptors[0])
+        return spare.process
 
-    def _test(self, header: dict[str, Any], descriptors: list[int]) -> None:
+    def _test(self, header: wire.Header, descriptors: list[int]) -> None:
         """A sandbox on a layer made here that runs the self-test instead of serving."""
         layer = f"{mounts.STAGE}/self-test"
         if not os.path.isdir(layer):
             os.mkdir(layer, 0o755)
             selftest.make_layer(layer)
-        plan = mounts.Plan.from_json({**header["plan"], "layers": [layer]})
+        plan = mounts.Plan(**{**header["plan"], "layers": [layer]})
         process = sandboxprocess.start(plan, descriptors[header["groups"] :], self._ids, test=True)
         self._sandboxes[header["id"]] = Sandbox(process, _bounds(header), [])
         for descriptor in descriptors:
             os.close(descriptor)
 
-    def _destroy(self, header: dict[str, Any], descriptors: list[int]) -> None:
+    def _destroy(self, header: wire.Header, descriptors: list[int]) -> None:
         sandbox = self._sandboxes.get(header["id"])
         reply = socket.socket(fileno=descriptors[0])
         if sandbox is None:
@@ -222,7 +226,7 @@ class Holder:
 
     # ---- layers
 
-    def _unpack(self, header: dict[str, Any], descriptors: list[int]) -> None:
+    def _unpack(self, header: wire.Header, descriptors: list[int]) -> None:
         """Descriptors: the archive, the reply."""
         archive, reply = descriptors
         slot = self._slots.take(header["path"], header["key"])
@@ -230,7 +234,7 @@ class Holder:
         command = layers.unpack_command(slot, start, keep_owners=not self._ids.single)
         self._run_tool(command, reply, header["key"], {0: archive})
 
-    def _remove(self, header: dict[str, Any], descriptors: list[int]) -> None:
+    def _remove(self, header: wire.Header, descriptors: list[int]) -> None:
         slot = self._slots.take(header["path"], header["key"])
         self._run_tool(layers.remove_command(slot), descriptors[0], header["key"], {})
 
@@ -246,7 +250,7 @@ class Holder:
         _answer(tool.reply, {"exit_code": os.waitstatus_to_exitcode(status), "complaints": text[:_ERRORS_KEPT]})
 
 
-def _bounds(header: dict[str, Any]) -> watchdog.Bounds:
+def _bounds(header: wire.Header) -> watchdog.Bounds:
     return watchdog.Bounds(header["memory"], header["plan"]["processes"])
 
 
@@ -261,7 +265,7 @@ def _ending(status: int) -> str:
     return f"killed by signal {-code}" if code < 0 else f"exit code {code}"
 
 
-def _answer(reply: socket.socket, header: dict[str, Any]) -> None:
+def _answer(reply: socket.socket, header: wire.Header) -> None:
     with reply:
         try:
             wire.send(reply, header)
@@ -291,11 +295,12 @@ def hold(control: socket.socket, opener: socket.socket | None, image: bool) -> N
         os.chdir("/")
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-        seccomp.program(platform.machine())  # made once: sandboxes inherit it
+        take_signals()
+        seccomp.prepare()  # made once: sandboxes inherit it
         gc.disable()  # sandboxes share these pages; a collection would write to them
         wire.send(control, {"ready": True})
     except OSError as error:
         wire.send(control, {"error": str(error), "errno": error.errno})
         os._exit(1)
-    Holder(control, Slots(opener), sandboxprocess.IdMaps.of_this_process()).serve()
+    Holder(control, Slots(opener), sandboxprocess.IdMaps()).serve()
     os._exit(0)

@@ -4,12 +4,11 @@ that have left the host's file system."""
 import ctypes
 import fcntl
 import os
-import platform
 import signal
 import socket
 import struct
-from pathlib import Path
 
+CLONE_PARENT = 0x00008000
 CLONE_NEWNS = 0x00020000
 CLONE_NEWUTS = 0x04000000
 CLONE_NEWIPC = 0x08000000
@@ -21,7 +20,9 @@ MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT = 1, 2, 4, 8, 32
 MS_BIND, MS_REC, MS_PRIVATE = 4096, 16384, 1 << 18
 MNT_DETACH = 2
 
-_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NAME, _PR_CAPBSET_DROP = 1, 4, 15, 24
+MACHINE = os.uname().machine
+
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NAME = 1, 4, 15
 _SYSTEM_CALLS = {"x86_64": {"clone": 56, "pivot_root": 155}, "aarch64": {"clone": 220, "pivot_root": 41}}
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -43,9 +44,9 @@ def _bytes(text: str | None) -> bytes | None:
 
 def _number(call: str) -> int:
     try:
-        return _SYSTEM_CALLS[platform.machine()][call]
+        return _SYSTEM_CALLS[MACHINE][call]
     except KeyError:
-        raise OSError(f"no {call} known for the architecture {platform.machine()}") from None
+        raise OSError(f"no {call} known for the architecture {MACHINE}") from None
 
 
 def mount(source: str | None, target: str, kind: str | None, flags: int = 0, options: str | None = None) -> None:
@@ -115,19 +116,11 @@ def set_hostname(name: str) -> None:
     _check(_libc.sethostname(data, len(data)), "sethostname")
 
 
-def drop_bounding_capabilities(kept: frozenset[int]) -> None:
-    """Take every capability but ``kept`` from what programs started from here can have."""
-    last = int(Path("/proc/sys/kernel/cap_last_cap").read_text())
-    for capability in range(last + 1):
-        if capability not in kept:
-            _libc.prctl(_PR_CAPBSET_DROP, ctypes.c_ulong(capability), 0, 0, 0)
-
-
 def set_title(title: str) -> None:
     """Replace this process's name and command line as /proc shows them, so that a sandbox sees no host path there."""
     name = title.encode()
     _libc.prctl(_PR_SET_NAME, ctypes.c_char_p(name[:15]), 0, 0, 0)
-    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    fields = read("/proc/self/stat").rpartition(")")[2].split()
     start, end = int(fields[45]), int(fields[46])  # arg_start and arg_end, proc(5) fields 48 and 49
     if start and end > start:
         ctypes.memset(start, 0, end - start)
@@ -161,5 +154,23 @@ def system_call(number: int, name: str, *arguments: int | bytes) -> int:
 
 def kernel_version() -> tuple[int, int]:
     """(major, minor) of the running kernel."""
-    major, minor = platform.release().split(".")[:2]
+    major, minor = os.uname().release.split(".")[:2]
     return int(major), int("".join(filter(str.isdigit, minor)) or 0)
+
+
+def read(path: str) -> str:
+    """The text of a file of /proc."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(descriptor, 1 << 16).decode()
+    finally:
+        os.close(descriptor)
+
+
+def write(path: str, text: str) -> None:
+    """Write to a file of /proc, in one piece."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(descriptor, text.encode())
+    finally:
+        os.close(descriptor)

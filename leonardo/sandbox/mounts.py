@@ -9,9 +9,8 @@ nothing that tasks use needs it. /tmp is a folder of the image like any other.
 import contextlib
 import os
 import stat
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
-from typing import Any, Self
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 from leonardo.sandbox import linux
 
@@ -39,7 +38,6 @@ _READ_ONLY_FOR_HOST_ROOT = ("acpi", "bus", "driver", "fs", "irq", "mtrr", "scsi"
 _FOLDERS = {"proc": 0o755, "dev": 0o755, "sys": 0o755, "tmp": 0o1777}
 
 
-@dataclass(frozen=True)
 class Plan:
     """What a sandbox is made of; travels as JSON.
 
@@ -54,34 +52,42 @@ class Plan:
         nested: whether the sandbox gets a user namespace of its own below the holder's.
         host_root: whether uid 0 inside is the host's root, without capabilities there.
         fuse: whether the overlay is fuse-overlayfs's, mounted beforehand (see fuseoverlay.py).
-        groups: descriptors, in the holder, by which the sandbox joins its control groups.
         own: files of the uppermost layer that are copied into the writable layer, relative to the root.
+        groups: descriptors by which the sandbox joins its control groups; they do not travel.
         pretended_owners: answer changes of owner and of user with success, without making them.
     """
 
-    layers: tuple[str, ...]
-    environment: dict[str, str]
-    disk: int
-    processes: int
-    open_files: int
-    binds: dict[str, str] = field(default_factory=dict)
-    files: dict[str, str] = field(default_factory=dict)
-    network: bool = False
-    nested: bool = True
-    host_root: bool = False
-    fuse: bool = False
-    groups: tuple[int, ...] = ()
-    own: tuple[str, ...] = ()
-    pretended_owners: bool = False
+    def __init__(
+        self,
+        layers: Sequence[str],
+        environment: Mapping[str, str],
+        disk: int,
+        processes: int,
+        open_files: int,
+        *,
+        binds: Mapping[str, str] = MappingProxyType({}),
+        files: Mapping[str, str] = MappingProxyType({}),
+        network: bool = False,
+        nested: bool = True,
+        host_root: bool = False,
+        fuse: bool = False,
+        own: Sequence[str] = (),
+        groups: Sequence[int] = (),
+        pretended_owners: bool = False,
+    ) -> None:
+        self.layers, self.environment, self.disk = layers, environment, disk
+        self.processes, self.open_files = processes, open_files
+        self.binds, self.files, self.own, self.groups = binds, files, own, groups
+        self.network, self.nested, self.host_root, self.fuse = network, nested, host_root, fuse
+        self.pretended_owners = pretended_owners
 
-    def to_json(self) -> dict[str, Any]:
-        """As JSON values."""
-        return asdict(self)
+    def changed(self, **values: object) -> "Plan":
+        """The same with other values."""
+        return Plan(**{**vars(self), **values})
 
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Self:
-        """The inverse of :meth:`to_json`."""
-        return cls(**{**value, "layers": tuple(value["layers"]), "own": tuple(value["own"]), "groups": ()})
+    def to_json(self) -> dict[str, object]:
+        """As JSON values, by which :class:`Plan` can be called."""
+        return {**vars(self), "binds": dict(self.binds), "files": dict(self.files), "groups": ()}
 
 
 def mount_stage(root: str) -> None:
@@ -174,7 +180,7 @@ def enter_root(plan: Plan) -> None:
     linux.pivot_root_here(root)
 
 
-def _mount_overlay(layers: tuple[str, ...], target: str) -> None:
+def _mount_overlay(layers: Sequence[str], target: str) -> None:
     # userxattr: without it an unprivileged overlay cannot mark a folder as opaque, and rm -rf of a base folder fails
     options = f"lowerdir={':'.join(layers)},upperdir={SCRATCH}/upper,workdir={SCRATCH}/work,userxattr"
     linux.mount("overlay", target, "overlay", linux.MS_NODEV, options)
@@ -240,16 +246,16 @@ def hide_accounts() -> None:
             linux.bind("/dev/null", path)
 
 
-def show_layers(layers: tuple[str, ...], target: str) -> None:
+def show_layers(layers: Sequence[str], target: str) -> None:
     """Mount ``layers``, read-only."""
     linux.mount("overlay", target, "overlay", linux.MS_RDONLY, f"lowerdir={':'.join(layers)},userxattr")
 
 
 def make_mount_points(
-    layers: tuple[str, ...],
+    layers: Sequence[str],
     targets: dict[str, bool],
-    show: Callable[[tuple[str, ...], str], None] = show_layers,
-) -> tuple[str, ...]:
+    show: Callable[[Sequence[str], str], None] = show_layers,
+) -> Sequence[str]:
     """Layers with one more on top, if it is needed, that holds what is missing of ``targets`` (path -> is a folder).
 
     Mount points made this way are in no writable layer, so a capture does not see them. Folders on the way to them are

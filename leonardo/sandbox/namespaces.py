@@ -10,7 +10,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -134,7 +133,7 @@ class NamespacesDriver(Driver):
 
     def _open_life(self, stack: LayerStack, limits: Limits) -> Life:
         holder, layers = self._place(stack)
-        plan = replace(self._plan(stack.environment, limits), own=stack.own)
+        plan = self._plan(stack.environment, limits).changed(own=stack.own)
         return self._create(holder, "create", plan, limits, layers)[0]
 
     def _place(self, stack: LayerStack) -> tuple[HolderClient, list[LayerReference]]:
@@ -268,7 +267,7 @@ class NamespacesDriver(Driver):
         begun = time.monotonic()
         files, environment = host_files()
         base = self._plan({**environment, **stack.environment}, limits)
-        plan = replace(base, files={**files, SCRIPT: script}, network=True, pretended_owners=pretended_owners)
+        plan = base.changed(files={**files, SCRIPT: script}, network=True, pretended_owners=pretended_owners)
         job, theirs = socket.socketpair()
         with job:
             with theirs:

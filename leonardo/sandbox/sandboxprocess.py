@@ -6,36 +6,21 @@ import resource
 import select
 import signal
 import socket
-import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import NoReturn
 
 from leonardo.sandbox import fuseoverlay, layers, linux, mounts, ownfiles, seccomp, selftest, wire
 from leonardo.sandbox.server import FULL_BELOW, Server
 
 HOSTNAME = "sandbox"
-_ISOLATED = linux.CLONE_NEWNS | linux.CLONE_NEWPID | linux.CLONE_NEWIPC | linux.CLONE_NEWUTS
+ISOLATED = linux.CLONE_NEWNS | linux.CLONE_NEWPID | linux.CLONE_NEWIPC | linux.CLONE_NEWUTS
 _COUNTS_PROCESSES_BY_NAMESPACE = linux.kernel_version() >= (5, 14)  # before, RLIMIT_NPROC meant all of a user's
 
 
-@dataclass(frozen=True)
 class IdMaps:
-    """The ids of this user namespace, as maps that give a nested one the same ids."""
+    """The ids of this process's user namespace, as maps that give a nested one the same ids."""
 
-    users: str
-    groups: str
-
-    @classmethod
-    def of_this_process(cls) -> "IdMaps":
-        """Read from /proc: one line an extent, since a nested extent may not span two."""
-
-        def identity(kind: str) -> str:
-            lines = [line.split() for line in Path(f"/proc/self/{kind}_map").read_text().splitlines()]
-            return "".join(f"{inside} {inside} {count}\n" for inside, _, count in lines)
-
-        return cls(identity("uid"), identity("gid"))
+    def __init__(self) -> None:
+        self.users, self.groups = _identity("uid"), _identity("gid")
 
     @property
     def single(self) -> bool:
@@ -45,7 +30,13 @@ class IdMaps:
     def give_to(self, process: int) -> None:
         """Write the maps of a process that was cloned into a new user namespace."""
         for kind, text in (("uid", self.users), ("gid", self.groups)):
-            _write(f"/proc/{process}/{kind}_map", text)
+            linux.write(f"/proc/{process}/{kind}_map", text)
+
+
+def _identity(kind: str) -> str:
+    """One line an extent, since a nested extent may not span two."""
+    lines = [line.split() for line in linux.read(f"/proc/self/{kind}_map").splitlines()]
+    return "".join(f"{inside} {inside} {count}\n" for inside, _, count in lines)
 
 
 def start(plan: mounts.Plan, descriptors: list[int], ids: IdMaps, *, test: bool = False) -> int:
@@ -70,7 +61,7 @@ def _start_sandbox(
     plan: mounts.Plan, channel: int, ids: IdMaps, build: Callable[[mounts.Plan], None], *, test: bool = False
 ) -> int:
     go_read, go_write = os.pipe2(os.O_CLOEXEC)
-    flags = _ISOLATED | (0 if plan.network else linux.CLONE_NEWNET) | (linux.CLONE_NEWUSER if plan.nested else 0)
+    flags = ISOLATED | (0 if plan.network else linux.CLONE_NEWNET) | (linux.CLONE_NEWUSER if plan.nested else 0)
     process = linux.clone(flags)
     if not process:
         os.close(go_write)
@@ -88,67 +79,30 @@ def _start_sandbox(
     return process
 
 
-@dataclass(frozen=True)
-class Spare:
-    """A process in namespaces of its own that waits to hear which sandbox it is to become.
-
-    ``slots``: how many layers had been bound when it was made; it does not see later ones.
-    """
-
-    process: int
-    control: socket.socket
-    slots: int
-
-    def become(self, plan: mounts.Plan, channel: int) -> None:
-        """Say what it is to become. Raises OSError where it has ended."""
-        wire.send(self.control, {"plan": plan.to_json()}, descriptors=[*plan.groups, channel])
-        self.control.close()
-
-    def end(self) -> None:
-        """End it unused."""
-        self.control.close()  # it waits for nothing else
-
-
-def start_spare(ids: IdMaps, slots: int) -> Spare:
-    """Start a process for the next ordinary sandbox: most of the time that one takes goes into its namespaces."""
-    ours, theirs = socket.socketpair()
-    process = linux.clone(_ISOLATED | linux.CLONE_NEWNET | linux.CLONE_NEWUSER)
-    if not process:
-        _run_child(lambda: _wait_as_spare(theirs), theirs.fileno())
-    theirs.close()
-    try:
-        ids.give_to(process)
-        ours.send(b"g")
-    except OSError:
-        ours.close()
-        os.kill(process, signal.SIGKILL)
-        raise
-    return Spare(process, ours, slots)
-
-
-def _wait_as_spare(control: socket.socket) -> None:
+def wait_for_plan(control_descriptor: int) -> None:
+    """Become the sandbox that a message tells of (see nursery.py); end where none comes. Never returns."""
     linux.die_with_parent()
-    linux.close_descriptors_except(control.fileno())
-    if control.recv(1) != b"g":
-        return
-    _settle(network=False)
+    linux.close_descriptors_except(control_descriptor)
+    control = socket.socket(fileno=control_descriptor)
     try:
+        if control.recv(1) != b"g":
+            raise EOFError
         message = wire.receive(control)
     except EOFError:
-        return
+        os._exit(0)
     control.close()
     *groups, channel = message.descriptors
-    plan = replace(mounts.Plan.from_json(message.header["plan"]), groups=tuple(groups))
+    plan = mounts.Plan(**{**message.header, "groups": groups})
     _run_child(lambda: _fill(plan, channel, _sandbox_with_scratch), channel)
 
 
-def _run_child(body: Callable[[], None], channel: int) -> NoReturn:
+def _run_child(body: Callable[[], None], channel: int) -> None:
     """Run ``body`` in a cloned process, which never returns to its parent's code. A failure is told on ``channel``."""
     try:
         body()
     except BaseException as error:  # noqa: BLE001 - the process ends here, whatever it was
         number = error.errno if isinstance(error, OSError) else None
-        text = str(error) if isinstance(error, OSError) else "".join(traceback.format_exception_only(error)).strip()
+        text = str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
         try:
             wire.send(socket.socket(fileno=channel), {"error": text, "errno": number})
         finally:
@@ -169,23 +123,11 @@ def _become_sandbox(
     linux.die_with_parent()
     if os.read(go, 1) != b"g":
         os._exit(1)
-    _settle(plan.network)
     _fill(plan, channel_descriptor, build, test)
 
 
-def _settle(network: bool) -> None:
-    """What every sandbox needs, whatever is in it."""
-    _write("/proc/self/oom_score_adj", "1000")  # if the machine runs out of memory all the same, sandboxes go first
-    if not network:
-        linux.bring_up_loopback()
-    linux.set_hostname(HOSTNAME)
-
-
 def _fill(plan: mounts.Plan, channel_descriptor: int, build: Callable[[mounts.Plan], None], test: bool = False) -> None:
-    for group in plan.groups:
-        with contextlib.suppress(OSError):  # before kernel 5.17 this process's own rights count: then without a group
-            os.write(group, b"0")
-    build(plan)
+    builder = _start_builder(plan, channel_descriptor, build)
     process_folder = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     linux.close_descriptors_except(channel_descriptor, process_folder)
     nothing = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
@@ -208,15 +150,38 @@ def _fill(plan: mounts.Plan, channel_descriptor: int, build: Callable[[mounts.Pl
         wire.send(channel, {"ready": True, "checks": selftest.check_root()})
         return
     wire.send(channel, {"ready": True})
-    Server(channel, plan.environment, process_folder).serve()
+    Server(channel, plan.environment, process_folder, builder).serve()
 
 
-def _write(path: str, text: str) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.write(descriptor, text.encode())
-    finally:
-        os.close(descriptor)
+def _start_builder(plan: mounts.Plan, channel: int, build: Callable[[mounts.Plan], None]) -> int:
+    """Have the root built by a process of its own, whose memory goes when it ends; this one is to stay small.
+
+    Returns once the root is there. The process goes on to put this one into its control groups, for which the kernel
+    (version 1) takes ten milliseconds: no command is to be started before it has ended.
+    """
+    built_read, built_write = os.pipe2(os.O_CLOEXEC)
+    builder = linux.clone(0)
+    if not builder:
+        _run_child(lambda: _build(plan, build, built_write), channel)
+    os.close(built_write)
+    built = os.read(built_read, 1)
+    os.close(built_read)
+    if not built:
+        os._exit(1)  # it has said why
+    return builder
+
+
+def _build(plan: mounts.Plan, build: Callable[[mounts.Plan], None], built: int) -> None:
+    linux.die_with_parent()
+    linux.set_hostname(HOSTNAME)
+    if not plan.network:
+        linux.bring_up_loopback()
+    build(plan)
+    linux.write("/proc/1/oom_score_adj", "1000")  # if the machine runs out of memory all the same, sandboxes go first
+    os.write(built, b"b")
+    for group in plan.groups:
+        with contextlib.suppress(OSError):  # before kernel 5.17 this process's own rights count: then without a group
+            os.write(group, b"1")
 
 
 def _limit(plan: mounts.Plan) -> None:
@@ -293,7 +258,7 @@ def _prepare(plan: mounts.Plan, job_descriptor: int, channel: int, ids: IdMaps) 
     targets |= {target: False for target in plan.files if not target.startswith("/dev/")}
     targets |= {target: os.path.isdir(source) for target, source in plan.binds.items()}
     show = fuseoverlay.show_layers if plan.fuse else mounts.show_layers
-    plan = replace(plan, layers=mounts.make_mount_points(plan.layers, targets, show))
+    plan = plan.changed(layers=mounts.make_mount_points(plan.layers, targets, show))
     if plan.fuse:
         fuseoverlay.start(plan.layers, f"{mounts.SCRATCH}/root")
     process = _start_sandbox(plan, channel, ids, mounts.enter_root)

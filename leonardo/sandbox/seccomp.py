@@ -7,7 +7,6 @@ the filter lets them pass whatever their arguments are.
 
 import ctypes
 import functools
-import platform
 import struct
 from collections.abc import Mapping, Sequence
 from errno import EINVAL, ENOSYS
@@ -82,7 +81,7 @@ def _of_architecture(architecture: int, ruled: Mapping[str, tuple[Rule, ...]]) -
 
 @functools.cache
 def program(machine: str, *, pretending: bool = False) -> bytes:
-    """The filter for ``machine`` (as :func:`platform.machine` says it), as an array of struct sock_filter.
+    """The filter for ``machine`` (as :func:`os.uname` says it), as an array of struct sock_filter.
 
     ``pretending``: another one, which answers changes of owner and of user with success, without making them.
 
@@ -101,12 +100,18 @@ def program(machine: str, *, pretending: bool = False) -> bytes:
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in code)
 
 
+@functools.cache
+def prepare(*, pretending: bool = False) -> tuple[bytes, ctypes.Array]:
+    """The filter of this machine as the kernel wants it, and the buffer that it points to."""
+    code = program(linux.MACHINE, pretending=pretending)
+    buffer = ctypes.create_string_buffer(code, len(code))
+    return struct.pack("HxxxxxxP", len(code) // 8, ctypes.addressof(buffer)), buffer  # struct sock_fprog
+
+
 def install(*, pretending: bool = False) -> None:
     """Filter this process and all that it will start, for good. Needs CAP_SYS_ADMIN in its user namespace."""
-    code = program(platform.machine(), pretending=pretending)
-    buffer = ctypes.create_string_buffer(code, len(code))
-    header = struct.pack("HxxxxxxP", len(code) // 8, ctypes.addressof(buffer))  # struct sock_fprog
-    number = _SYSTEM_CALL[platform.machine()]
+    header, _ = prepare(pretending=pretending)
+    number = _SYSTEM_CALL[linux.MACHINE]
     for flags in (_KEEP_SPECULATION, 0):
         try:
             linux.system_call(number, "seccomp", _SET_MODE_FILTER, flags, header)

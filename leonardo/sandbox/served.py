@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 from leonardo.errors import FailureClass, InfrastructureError
 from leonardo.sandbox import wire
+from leonardo.sandbox.archives import read_archive
 from leonardo.sandbox.backend import ExecutionResult, SandboxBackend, SandboxLimitError, SandboxOOMError
 from leonardo.sandbox.driver import Limits
 from leonardo.sandbox.timings import Timings
@@ -255,8 +256,15 @@ class ServedBackend(SandboxBackend):
                 raise RuntimeError(f"read_file failed for {path!r}: {answer.header['message']}")
 
     def put_archive(self, root: str, tar_bytes: bytes) -> None:
+        def request(channel: Channel) -> wire.Message:
+            entries, contents = read_archive(tar_bytes)
+            return channel.call({"do": "extract", "root": root, "entries": entries}, contents)
+
         with self._timings.measure("file"):
-            answer = self._guarded(lambda channel: channel.call({"do": "extract", "root": root}, tar_bytes))
+            try:
+                answer = self._guarded(request)
+            except ValueError as error:
+                raise RuntimeError(f"put_archive failed at {root!r}: {error}") from error
         if "error" in answer.header:
             raise RuntimeError(f"put_archive failed at {root!r}: {answer.header['message']}")
 

@@ -6,7 +6,6 @@ brings a socket of its own for its answer, so that commands run side by side.
 """
 
 import contextlib
-import encodings.idna  # noqa: F401 - the socket module loads it late otherwise
 import errno
 import os
 import select
@@ -14,8 +13,6 @@ import signal
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
 
 from leonardo.sandbox import serverfiles, wire
 from leonardo.sandbox.listing import listing
@@ -38,18 +35,28 @@ def exit_code_of(status: int) -> int:
     return 128 - code if code < 0 else code
 
 
-@dataclass
 class Command:
-    """A command under way."""
+    """A command under way; ``outputs`` by the descriptors that they are read from, in ``order``."""
 
-    process: int
-    reply: socket.socket
-    outputs: dict[int, Output]
-    order: list[int]
-    deadline: float
-    grace: float
-    signals_sent: int = 0
-    begun: float = field(default_factory=time.monotonic)
+    def __init__(
+        self,
+        process: int,
+        reply: socket.socket,
+        outputs: dict[int, Output],
+        order: list[int],
+        timeout: float,
+        grace: float,
+    ) -> None:
+        self.process, self.reply, self.outputs, self.order = process, reply, outputs, order
+        self.begun = time.monotonic()
+        self.deadline, self.grace, self.signals_sent = self.begun + timeout, grace, 0
+
+
+def take_signals() -> None:
+    """What :meth:`Server.serve` needs; once, for the processes that are cloned from this one, too."""
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)  # process 1 of a namespace is deaf to what it does not handle
 
 
 class Server:
@@ -59,10 +66,12 @@ class Server:
         channel: the socket to the controller.
         environment: what commands see.
         process_folder: an open /proc; held because commands may unmount the visible one.
+        builder: a child that no command is to be started before the end of.
     """
 
-    def __init__(self, channel: socket.socket, environment: dict[str, str], process_folder: int) -> None:
+    def __init__(self, channel: socket.socket, environment: dict[str, str], process_folder: int, builder: int) -> None:
         self._channel = channel
+        self._builder = builder
         self._environment = environment
         self._process_folder = process_folder
         self._commands: dict[int, Command] = {}
@@ -78,9 +87,6 @@ class Server:
         _reserve_descriptors()
         wake_read, wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.SIG_DFL)  # process 1 of a namespace is deaf to what it does not handle
         self._watch(wake_read, self._on_child)
         self._watch(self._channel.fileno(), self._on_request)
         while not self._ended:
@@ -131,7 +137,7 @@ class Server:
                 case "listing":
                     _answer(reply, {}, listing())
                 case "extract":
-                    serverfiles.extract(header["root"], message.blob)
+                    serverfiles.extract(header["root"], header["entries"], message.blob)
                     _answer(reply, {})
                 case other:
                     raise ValueError(f"unknown request {other}")
@@ -149,7 +155,10 @@ class Server:
 
     # ---- commands
 
-    def _start(self, header: dict[str, Any], given: bytes, reply: socket.socket) -> None:
+    def _start(self, header: wire.Header, given: bytes, reply: socket.socket) -> None:
+        if self._builder:
+            os.waitpid(self._builder, 0)
+            self._builder = 0
         argv, script = self._argv(header)
         if argv is None:
             _answer(reply, {"exit_code": 127, "timed_out": False, "sizes": [0, -1]}, b"bash: not found in the image\n")
@@ -201,11 +210,10 @@ class Server:
                 self._watch(descriptor, self._on_terminal, select.POLLIN | select.POLLOUT)
             else:
                 self._watch(descriptor, self._on_output)
-        deadline = time.monotonic() + header["timeout"]
-        self._commands[process] = Command(process, reply, outputs, reads, deadline, header["grace"])
+        self._commands[process] = Command(process, reply, outputs, reads, header["timeout"], header["grace"])
         self._watch(reply.fileno(), self._on_abandoned)
 
-    def _argv(self, header: dict[str, Any]) -> tuple[list[str] | None, int | None]:
+    def _argv(self, header: wire.Header) -> tuple[list[str] | None, int | None]:
         """The program to start, and a file in memory that it reads as descriptor 3 (or None)."""
         if "argv" in header:
             return header["argv"], None
@@ -251,8 +259,10 @@ class Server:
         return bool(data)
 
     def _on_child(self, wake: int) -> None:
-        with contextlib.suppress(BlockingIOError):
+        try:
             os.read(wake, 4096)
+        except BlockingIOError:
+            pass
         while True:
             try:
                 process, status = os.waitpid(-1, os.WNOHANG)
@@ -260,6 +270,8 @@ class Server:
                 return
             if not process:
                 return
+            if process == self._builder:
+                self._builder = 0
             command = self._commands.pop(process, None)
             if command:
                 self._finish(command, exit_code_of(status))
@@ -362,9 +374,12 @@ def _find_program(name: str, search_path: str) -> str | None:
     return None
 
 
-def _answer(reply: socket.socket, header: dict[str, Any], blob: bytes = b"") -> None:
-    with reply, contextlib.suppress(OSError):  # a caller that has gone needs no answer
+def _answer(reply: socket.socket, header: wire.Header, blob: bytes = b"") -> None:
+    try:
         wire.send(reply, header, blob)
+    except OSError:
+        pass  # a caller that has gone needs no answer
+    reply.close()
 
 
 def _in_words(error: Exception) -> str:

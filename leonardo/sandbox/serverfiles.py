@@ -4,16 +4,12 @@ Everything here sees only the sandbox's own file system, so the worst a hostile 
 must not block process 1 for ever, though: pipes and devices are opened without waiting, and only files are read.
 """
 
-import bz2  # noqa: F401 - tarfile loads these late, when the host's libraries are out of reach
+import contextlib
 import errno
-import gzip  # noqa: F401
-import io
-import lzma  # noqa: F401
 import os
 import stat
 import struct
-import tarfile
-import zlib  # noqa: F401
+from collections.abc import Iterator
 
 from leonardo.sandbox import linux
 
@@ -27,9 +23,9 @@ def prepare(folders: list[str], links: dict[str, str], sizes: dict[str, int], da
     """The steps of a reset at once, without a process: folders, links where no folder is, and files of mode 755, whose
     contents ``data`` holds one after the other."""
     for folder in folders:
-        os.makedirs(os.path.join("/", folder), exist_ok=True)
+        _make_folders(_absolute(folder))
     for path, target in links.items():
-        path = os.path.join("/", path)
+        path = _absolute(path)
         if not os.path.isdir(path):
             if os.path.lexists(path):
                 os.unlink(path)
@@ -37,14 +33,14 @@ def prepare(folders: list[str], links: dict[str, str], sizes: dict[str, int], da
     start = 0
     for path, size in sizes.items():
         write(path, data[start : start + size])
-        os.chmod(os.path.join("/", path), 0o755)
+        os.chmod(_absolute(path), 0o755)
         start += size
 
 
 def write(path: str, data: bytes) -> None:
     """Write a file, making its parent folders."""
-    path = os.path.join("/", path)
-    os.makedirs(os.path.dirname(path), exist_ok=True)
+    path = _absolute(path)
+    _make_folders(path.rpartition("/")[0])
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
     descriptor = _open(path, flags, 0o644)
     try:
@@ -57,7 +53,7 @@ def write(path: str, data: bytes) -> None:
 
 def read(path: str) -> bytes:
     """Read a regular file of at most :data:`MOST_READ` bytes."""
-    descriptor = _open(os.path.join("/", path), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    descriptor = _open(_absolute(path), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     try:
         status = os.fstat(descriptor)
         if stat.S_ISDIR(status.st_mode):
@@ -75,6 +71,23 @@ def read(path: str) -> bytes:
         return b"".join(parts)
     finally:
         os.close(descriptor)
+
+
+def _absolute(path: str) -> str:
+    return path if path.startswith("/") else f"/{path}"
+
+
+def _make_folders(path: str) -> None:
+    """As :func:`os.makedirs`, whose several functions would cost each sandbox some pages."""
+    folder = ""
+    for part in filter(None, path.split("/")):
+        folder += f"/{part}"
+        try:
+            os.mkdir(folder)
+        except FileExistsError:
+            continue
+    if folder and not stat.S_ISDIR(os.stat(folder).st_mode):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), folder)
 
 
 def _open(path: str, flags: int, mode: int = 0) -> int:
@@ -97,47 +110,80 @@ def _open(path: str, flags: int, mode: int = 0) -> int:
     return descriptor
 
 
-def extract(root: str, data: bytes) -> None:
-    """Extract a tar archive below ``root`` (made if absent). A member that would land outside is refused by name.
+def extract(root: str, entries: list[dict], data: bytes) -> None:
+    """Make the ``entries`` of an archive (see archives.py) below ``root`` (made if absent), the contents of whose files
+    ``data`` holds one after the other. What would land outside by way of a link is refused.
 
-    Names are checked before anything is written; links are followed at each step as they then are, since an archive
-    can bring a symbolic link and then a member below it.
+    Links may change meanwhile: a folder is opened a step at a time, following none, once it is known where it lies.
     """
-    root = os.path.join("/", root)
-    os.makedirs(root, exist_ok=True)
+    root = _absolute(root)
+    _make_folders(root)
     real_root = os.path.realpath(root)
-    with tarfile.open(fileobj=io.BytesIO(data), mode="r:*") as archive:
-        members = archive.getmembers()
-        for member in members:
-            _refuse_outward_name(member.name, member.name)
-            if member.islnk():
-                _refuse_outward_name(member.linkname, member.name)
-            if member.ischr() or member.isblk():
-                raise ValueError(f"member {member.name!r} is a device")
-        for member in members:
-            target = os.path.join(real_root, member.name)
-            parent = os.path.realpath(os.path.dirname(target))
-            if not _is_below(parent, real_root):
-                raise ValueError(f"member {member.name!r} leads out of {root} through a link")
-            if member.islnk() and not _is_below(os.path.realpath(os.path.join(real_root, member.linkname)), real_root):
-                raise ValueError(f"member {member.name!r} links to a file outside of {root}")
-            if not member.isdir() and os.path.lexists(target) and (os.path.islink(target) or not os.path.isdir(target)):
-                os.unlink(target)  # never write through what stands there
-            elif member.isdir() and os.path.islink(target) and not _is_below(os.path.realpath(target), real_root):
-                raise ValueError(f"member {member.name!r} leads out of {root} through a link")
-            _extract_one(archive, member, real_root)
+    start = 0
+    for entry in entries:
+        with _opened_folder(os.path.join(real_root, os.path.dirname(entry["name"])), real_root, entry) as parent:
+            _make(entry, parent, real_root, data[start : start + entry["size"]])
+        start += entry["size"]
 
 
-def _extract_one(archive: tarfile.TarFile, member: tarfile.TarInfo, root: str) -> None:
-    # the checks above are ours: Python's own filters are not in every 3.11
-    extra = {"filter": "fully_trusted"} if hasattr(tarfile, "fully_trusted_filter") else {}
-    archive.extract(member, root, numeric_owner=True, **extra)
+def _make(entry: dict, parent: int, root: str, content: bytes) -> None:
+    name = os.path.basename(entry["name"])
+    if entry["kind"] == "folder":
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(name, 0o700, dir_fd=parent)
+        with _opened_folder(os.path.join(root, entry["name"]), root, entry) as folder:
+            _set_attributes(entry, folder)
+        return
+    try:
+        if not stat.S_ISDIR(os.lstat(name, dir_fd=parent).st_mode):
+            os.unlink(name, dir_fd=parent)  # never write through what stands there
+    except FileNotFoundError:
+        pass
+    match entry["kind"]:
+        case "link":
+            os.symlink(entry["target"], name, dir_fd=parent)
+        case "same":
+            target = os.path.join(root, entry["target"])
+            with _opened_folder(os.path.dirname(target), root, entry) as there:
+                os.link(os.path.basename(target), name, src_dir_fd=there, dst_dir_fd=parent, follow_symlinks=False)
+        case "pipe":
+            os.mkfifo(name, entry["mode"], dir_fd=parent)
+        case _:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            descriptor = os.open(name, flags, 0o600, dir_fd=parent)
+            try:
+                view = memoryview(content)
+                while view:
+                    view = view[os.write(descriptor, view) :]
+                _set_attributes(entry, descriptor)
+            finally:
+                os.close(descriptor)
 
 
-def _refuse_outward_name(name: str, member: str) -> None:
-    if name.startswith("/") or ".." in name.split("/"):
-        raise ValueError(f"member {member!r} is named outside of the root")
+def _set_attributes(entry: dict, descriptor: int) -> None:
+    with contextlib.suppress(OSError):  # an id that this namespace does not have
+        os.chown(descriptor, entry["user"], entry["group"])
+    os.chmod(descriptor, entry["mode"])
+    os.utime(descriptor, (entry["time"], entry["time"]))
 
 
-def _is_below(path: str, root: str) -> bool:
-    return os.path.commonpath([path, root]) == root
+@contextlib.contextmanager
+def _opened_folder(path: str, root: str, entry: dict) -> Iterator[int]:
+    """A folder below ``root``, made if absent; ValueError where ``path`` leads elsewhere."""
+    real = os.path.realpath(path)
+    if os.path.commonpath([real, root]) != root:
+        raise ValueError(f"member {entry['name']!r} leads out of the root through a link")
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open("/", flags)
+    try:
+        for part in filter(None, real.split("/")):
+            try:
+                below = os.open(part, flags, dir_fd=descriptor)
+            except FileNotFoundError:
+                os.mkdir(part, 0o755, dir_fd=descriptor)
+                below = os.open(part, flags, dir_fd=descriptor)
+            os.close(descriptor)
+            descriptor = below
+        yield descriptor
+    finally:
+        os.close(descriptor)

@@ -12,7 +12,6 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 from leonardo.sandbox import linux
 
@@ -41,7 +40,7 @@ class Servers:
                 handle = os.pidfd_open(process)
             except OSError:
                 continue  # an old kernel: then only the asker tells
-            self._names[handle] = Path(f"/proc/{process}/comm").read_text().strip()
+            self._names[handle] = linux.read(f"/proc/{process}/comm").strip()
 
     def ask_about(self, folder: str, mount_namespace: int) -> None:
         """Start asking for names in ``folder`` of a mount namespace (a descriptor, which is closed)."""

@@ -9,17 +9,15 @@ import os
 import socket
 import stat
 from collections import OrderedDict
-from dataclasses import dataclass
 
 from leonardo.sandbox import linux, mounts, wire
 
 MOST_IDLE = 64
 
 
-@dataclass
 class _Slot:
-    folder: str
-    users: int = 0
+    def __init__(self, folder: str) -> None:
+        self.folder, self.users = folder, 0
 
 
 class Slots:

@@ -4,7 +4,6 @@ The measure is what a Docker container without privileges allows: tasks are writ
 checks forbid anyway (loading modules, setting the clock) is listed too, so that a fault in such a check is no way out.
 """
 
-from dataclasses import dataclass
 from errno import EAFNOSUPPORT, ENOSYS, EPERM, EPROTONOSUPPORT
 
 NUMBERS: dict[str, tuple[int | None, int | None, int | None]] = {
@@ -66,7 +65,6 @@ NUMBERS: dict[str, tuple[int | None, int | None, int | None]] = {
 """Name -> number on x86-64, on 32-bit x86 and on 64-bit ARM (``asm/unistd_64.h`` and the like)."""
 
 
-@dataclass(frozen=True)
 class Rule:
     """A call is answered with ``error`` if all that is said of its arguments holds; of those, the low halves count.
 
@@ -77,10 +75,15 @@ class Rule:
         outside: (argument, values): only where it is none of these.
     """
 
-    error: int = EPERM
-    equal: tuple[tuple[int, int], ...] = ()
-    bits: tuple[int, int] | None = None
-    outside: tuple[int, tuple[int, ...]] | None = None
+    def __init__(
+        self,
+        error: int = EPERM,
+        *,
+        equal: tuple[tuple[int, int], ...] = (),
+        bits: tuple[int, int] | None = None,
+        outside: tuple[int, tuple[int, ...]] | None = None,
+    ) -> None:
+        self.error, self.equal, self.bits, self.outside = error, equal, bits, outside
 
 
 _NEW_NAMESPACES = 0x00020000 | 0x02000000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000 | 0x40000000

@@ -7,7 +7,6 @@ are looked for when the machine has so much shared memory that they matter.
 
 import os
 from collections import defaultdict
-from dataclasses import dataclass
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -18,28 +17,25 @@ FASTEST_GROWTH = 2 << 30
 _PROCESSES_FACTOR = 2  # the kernel counts by user id; this is for those who fork under many
 
 
-@dataclass(frozen=True)
 class Usage:
     """One process: its parent and its resident set in bytes."""
 
-    parent: int
-    resident: int
+    def __init__(self, parent: int, resident: int) -> None:
+        self.parent, self.resident = parent, resident
 
 
-@dataclass(frozen=True)
 class Bounds:
     """What a sandbox may use: bytes of memory, and processes under one user id."""
 
-    memory: int
-    processes: int
+    def __init__(self, memory: int, processes: int) -> None:
+        self.memory, self.processes = memory, processes
 
 
-@dataclass(frozen=True)
 class Look:
     """What :func:`look` saw: root process -> what it has too much of, and the fewest bytes that one has left."""
 
-    over: dict[int, str]
-    headroom: int
+    def __init__(self, over: dict[int, str], headroom: int) -> None:
+        self.over, self.headroom = over, headroom
 
     def pause(self, took: float) -> float:
         """Seconds until the next look is due, when this one took ``took``."""

@@ -1,30 +1,35 @@
-"""Messages over a Unix stream socket: a JSON header, a blob of bytes, and open file descriptors."""
+"""Messages over a Unix stream socket: a JSON header, a blob of bytes, and open file descriptors.
+
+This module and all that the helper processes load do without the standard library's larger modules (``dataclasses``,
+``typing``, ``pathlib``): each sandbox has a copy of the pages that it writes to, and these are the fewer the less lies
+between what it uses (``make bench-sandbox`` measures it, and a test holds the imports to it).
+"""
 
 import array
 import json
 import socket
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+
+Header = dict
+"""Of text to JSON values."""
 
 _LENGTHS = struct.Struct("!IQ")  # of the header's JSON text and of the blob, in bytes
 _MOST_DESCRIPTORS = 8
 _CHUNK = 1 << 20
+_encode, _decode = json.JSONEncoder().encode, json.JSONDecoder().raw_decode  # not by way of json's own functions
 
 
-@dataclass
 class Message:
     """What :func:`receive` got. The receiver owns ``descriptors`` and closes them."""
 
-    header: dict[str, Any]
-    blob: bytes = b""
-    descriptors: list[int] = field(default_factory=list)
+    def __init__(self, header: Header, blob: bytes, descriptors: list[int]) -> None:
+        self.header, self.blob, self.descriptors = header, blob, descriptors
 
 
-def send(connection: socket.socket, header: dict[str, Any], blob: bytes = b"", descriptors: Sequence[int] = ()) -> None:
+def send(connection: socket.socket, header: Header, blob: bytes = b"", descriptors: Sequence[int] = ()) -> None:
     """Send one message whole. The sender keeps its own copies of ``descriptors``."""
-    text = json.dumps(header).encode()
+    text = _encode(header).encode()
     start = _LENGTHS.pack(len(text), len(blob)) + text
     rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
     sent = connection.sendmsg([start, blob], rights)
@@ -47,7 +52,7 @@ def receive(connection: socket.socket) -> Message:
     if not start:
         raise EOFError("the other side closed the connection")
     header_length, blob_length = _LENGTHS.unpack(start)
-    header = json.loads(_read_exactly(connection, header_length))
+    header, _ = _decode(_read_exactly(connection, header_length).decode())
     return Message(header, _read_exactly(connection, blob_length), list(descriptors))
 
 

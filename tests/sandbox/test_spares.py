@@ -28,11 +28,19 @@ def children_of(process: int) -> list[int]:
     return [int(word) for word in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
 
 
-def spare_of(driver: NamespacesDriver) -> int:
-    """The holder's only child, once no sandbox runs and the spare has been made."""
+def nursery_and_others(driver: NamespacesDriver) -> tuple[int, list[int]]:
+    """The holder's children, of which the nursery is the only one with the holder's own network."""
     (holder,) = children_of(driver._client._guard.pid)
+    own = Path(f"/proc/{holder}/ns/net").readlink()
+    children = children_of(holder)
+    (nursery,) = (child for child in children if Path(f"/proc/{child}/ns/net").readlink() == own)
+    return nursery, [child for child in children if child != nursery]
+
+
+def spare_of(driver: NamespacesDriver) -> int:
+    """The holder's only child besides the nursery, once no sandbox runs and the spare has been made."""
     end = time.monotonic() + 10
-    while len(found := children_of(holder)) != 1:
+    while len(found := nursery_and_others(driver)[1]) != 1:
         assert time.monotonic() < end, f"the holder's children: {found}"
         time.sleep(0.01)
     return found[0]
@@ -52,8 +60,7 @@ def test_the_next_sandbox_is_the_spare(own_stack: tuple[NamespacesDriver, LayerS
     assert answer(backend, "hostname") == "sandbox\n"
     spare = spare_of(driver)
     backend.start()
-    (holder,) = children_of(driver._client._guard.pid)
-    assert spare in children_of(holder)
+    assert spare in nursery_and_others(driver)[1]
     assert Path(f"/proc/{spare}/ns/net").readlink() != Path("/proc/self/ns/net").readlink()
     backend.close()
     assert spare_of(driver) != spare
@@ -67,6 +74,21 @@ def test_a_killed_spare_is_replaced(own_stack: tuple[NamespacesDriver, LayerStac
     time.sleep(0.1)
     assert answer(backend, "echo there") == "there\n"
     spare_of(driver)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.slow)])
+def test_a_nursery_that_serves_no_more_is_replaced(
+    own_stack: tuple[NamespacesDriver, LayerStack], number: signal.Signals
+) -> None:
+    driver, stack = own_stack
+    backend = driver.backend(stack)
+    answer(backend, "true")
+    spare = spare_of(driver)
+    os.kill(nursery_and_others(driver)[0], number)
+    os.kill(spare, signal.SIGKILL)
+    time.sleep(0.1)
+    assert answer(backend, "echo there") == "there\n"
+    assert answer(backend, "echo again") == "again\n"
 
 
 def test_a_spare_does_not_hide_later_layers(
