@@ -176,6 +176,7 @@ def _upstream_run(stage: Stage, model: Model, site: Site, place: UpstreamPlace) 
         episode=stage.episode_settings(),
         python=place.python.absolute(),
         tree=place.tree.absolute(),
+        compiled=site.cache / "upstream",
         stall_after=stage.stall_after,
         start_within=stage.start_within,
     )

@@ -29,6 +29,9 @@ STEPS_FILE, LOG, OUTCOME = "steps.jsonl", "trainer.log", "outcome.json"
 _LOOK = 1.0
 """Seconds between looks at a run."""
 
+_LONGEST_COMPILATION = 900.0
+"""Seconds after which a lock on a compilation is taken to be left over."""
+
 _NOT_INHERITED = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "RAY_ADDRESS", "TMPDIR")
 
 
@@ -44,6 +47,7 @@ class UpstreamRun:
         episode: bounds of an episode.
         python: of upstream's environment.
         tree: upstream's checkout, with the patch stack on it.
+        compiled: folder for what torch and vLLM compile, kept between runs.
         stall_after: seconds without a new step after which the run is ended; the first step may take
             ``start_within``.
     """
@@ -55,6 +59,7 @@ class UpstreamRun:
     episode: EpisodeSettings
     python: Path
     tree: Path
+    compiled: Path
     stall_after: float = 300.0
     start_within: float = 600.0
 
@@ -104,6 +109,7 @@ def train(
     if (run_folder / STEPS_FILE).exists():
         raise InputError(f"{run_folder} holds a run already", "Name another run folder")
     scratch = Path(tempfile.mkdtemp(prefix="lr", dir="/tmp"))  # Ray's sockets: 107 characters at most
+    _remove_stale_locks(run.compiled)
     plan = _plan(run, policy, tasks, images, run_folder, scratch, seed, sandbox)
     write_json(run_folder / "plan.json", plan.model_dump(mode="json"))
     started = time.monotonic()
@@ -192,6 +198,9 @@ def _plan(
         "PATH": f"{binaries}:{inherited.get('PATH', '/usr/bin:/bin')}",
         "PYTHONPATH": f"{run.tree / PACKAGE.parent}:{PROJECT}",
         "PYTHONUNBUFFERED": "1",
+        # what is compiled once serves later runs; everything else that is kept goes where LEONARDO_SCRATCH says
+        "TORCH_EXTENSIONS_DIR": str(run.compiled / "torch"),
+        "VLLM_CACHE_ROOT": str(run.compiled / "vllm"),
         "LEONARDO_RUN": str(folder),
         "LEONARDO_SCRATCH": str(scratch),
         "LEONARDO_TOOL_PARSERS": str(folder / "parsers.json"),
@@ -214,6 +223,13 @@ def _plan(
         outcome=folder / OUTCOME,
         scratch=scratch,
     )
+
+
+def _remove_stale_locks(compiled: Path) -> None:
+    """A compilation that was killed leaves its lock, for which the next one would wait for ever."""
+    for lock in compiled.glob("torch/**/lock"):
+        if time.time() - lock.stat().st_mtime > _LONGEST_COMPILATION:
+            lock.unlink(missing_ok=True)
 
 
 def _watch(
