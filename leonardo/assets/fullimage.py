@@ -178,8 +178,12 @@ class _Build:
         """Put the temporary folders into the image."""
         steps = ["set -e", f"cd {shlex.quote(str(self._root))}", f"rmdir .{INSIDE}"]
         for name in _SCRATCH:
-            steps.append(f"mkdir -p {Path(name).parent}; rm -rf {name}")
-            steps.append(f"mv {shlex.quote(str(self._work / name))} {name}")
+            own, bases = shlex.quote(str(self._work / name)), shlex.quote(str(self._unpacked / name))
+            steps.append(f"rm -rf {name}")
+            # what neither the base had nor the script used is not there
+            steps.append(
+                f"if [ -d {bases} ] || ! rmdir {own} 2>&1; then mkdir -p {Path(name).parent}; mv {own} {name}; fi"
+            )
         self._shell(steps)
 
     def _shell(self, steps: list[str]) -> None:

@@ -160,7 +160,8 @@ class ParityGate:
             )
             report.full_seconds = image.seconds
             began = time.monotonic()
-            full = LayerStack(image.root, (), self._own_variables(image), prepared.own)
+            own = tuple(path for path in prepared.own if (image.root / path).is_file())
+            full = LayerStack(image.root, (), self._own_variables(image), own)
             backends = (closing(self._driver.backend(layers)) for layers in (prepared, full))
             with next(backends) as ours, next(backends) as theirs:
                 left, right = observe(task, ours), observe(task, theirs)
