@@ -11,6 +11,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
+from leonardo.assets.commands import assets_app
 from leonardo.errors import InputError, LeonardoError
 from leonardo.overlay.commands import patches_app
 
@@ -65,6 +66,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(patches_app)
+app.add_typer(assets_app)
 compat = typer.Typer(name="compat", help="Compat rules: what is done differently where a set-up meets a site.")
 app.add_typer(compat)
 

@@ -68,12 +68,7 @@ class Bases:
             InfrastructureError: it cannot be had here; says what was tried.
         """
         image = normal_image(image)
-        source = self._site.base(image)
-        recipe = {"image": image, "version": RECIPE_VERSION, "source": source.model_dump(mode="json")}
-        if isinstance(source.substitute, ArchiveSubstitute):
-            recipe["source"]["substitute"].pop("path")  # a host's own
-            recipe["archive"] = _digest_of_archive(source.substitute.path)
-        record = self._root / f"{image.replace('/', '_').replace(':', '_')}-{digest_of(recipe)[:12]}.json"
+        source, recipe, record = self._recipe(image)
         known = self._read(record)
         if known is not None:
             return known
@@ -103,6 +98,18 @@ class Bases:
         write_json(record, asdict(base) | {"archive": base.archive.name})
         return base
 
+    def known(self, image: str) -> Base:
+        """The base of ``image`` that is there. Raises InfrastructureError where none is, or not any more."""
+        _, _, record = self._recipe(normal_image(image))
+        known = self._read(record)
+        if known is None:
+            raise InfrastructureError(
+                f"Base image {image} is not in {self._root}",
+                "Make it where there is a network and a store that can be written to",
+                FailureClass.MIRROR,
+            )
+        return known
+
     def network(self, base: Base, root: Path) -> PackageNetwork:
         """What set-ups on ``base`` are lent, with its folders below ``root``."""
         substitute = self._site.base(base.image).substitute if base.substitution else None
@@ -111,6 +118,16 @@ class Bases:
             source_lines(host_archive(base.release)) if base.release else (),
             substitute.set_up_constraints.pip if substitute else (),
         )
+
+    def _recipe(self, image: str) -> tuple[BaseSource, dict[str, Any], Path]:
+        """How an image is got, what decides its content, and where its record lies."""
+        source = self._site.base(image)
+        recipe = {"image": image, "version": RECIPE_VERSION, "source": source.model_dump(mode="json")}
+        if isinstance(source.substitute, ArchiveSubstitute):
+            recipe["source"]["substitute"].pop("path")  # a host's own
+            recipe["archive"] = _digest_of_archive(source.substitute.path)
+        name = f"{image.replace('/', '_').replace(':', '_')}-{digest_of(recipe)[:12]}.json"
+        return source, recipe, self._root / name
 
     def _read(self, record: Path) -> Base | None:
         """A base that was made before, if its archive is still what the record says."""

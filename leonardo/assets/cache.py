@@ -1,8 +1,10 @@
-"""Unpacked deltas of a node, in bounded space: the least recently used go first, and never one that is in use.
+"""Unpacked layers of a node, in bounded space: the least recently used go first, and never one that is in use.
 
-Below the cache's folder: ``<digest>/`` is a layer, ``.uses/<digest>`` says in its text how many bytes it takes, by its
-time when it was last used, and by a shared lock on it that it is in use, by whichever process. A process that is
-killed holds no lock.
+Below the cache's folder: ``<digest>/`` is a layer, ``.uses/<digest>`` says in its text how many bytes it takes and how
+many entries it has, by its time when it was last used, and by a shared lock on it that it is in use, by whichever
+process. A process that is killed holds no lock. The text is written when a layer is whole and taken back before it is
+removed, and a process counts a layer's entries before it first uses it: a layer that was removed in part, by whomever,
+is unpacked again.
 """
 
 import fcntl
@@ -32,32 +34,50 @@ class LayerCache:
         self.hits = 0
         self.misses = 0
         self.evictions = 0
+        self._counted: set[str] = set()
 
     @contextmanager
-    def using(self, digest: str, size: int, unpack: Unpack) -> Iterator[Path]:
+    def using(self, digest: str, unpack: Unpack) -> Iterator[Path]:
         """The layer's folder, which stays during the block. ``unpack`` makes the folder where it is missing."""
-        stream = self._take(digest, size, unpack)
+        stream = self._take(digest, unpack)
         try:
             yield self._folder / digest
         finally:
             stream.close()
 
-    def _take(self, digest: str, size: int, unpack: Unpack) -> TextIO:
+    def get(self, digest: str, unpack: Unpack) -> Path:
+        """:meth:`using`, for whoever cannot say how long: the cache may remove it any time, if it has a bound."""
+        self._take(digest, unpack).close()
+        return self._folder / digest
+
+    def layers(self) -> dict[str, int]:
+        """Digest -> bytes of what is unpacked; 0 where a layer is not whole."""
+        names = [path.name for path in self._folder.glob("*") if not path.name.startswith(".")]
+        return {name: (_noted(self._folder / ".uses" / name) or (0,))[0] for name in names}
+
+    def remove(self, digest: str) -> bool:
+        """Remove a layer unless it is in use. Returns whether it is gone."""
+        (self._folder / ".uses").mkdir(parents=True, exist_ok=True)
+        (self._folder / ".uses" / digest).touch()
+        return self._evict_one(self._folder / ".uses" / digest)
+
+    def _take(self, digest: str, unpack: Unpack) -> TextIO:
         uses, layer = self._folder / ".uses", self._folder / digest
         uses.mkdir(parents=True, exist_ok=True)
         missed = False
         while True:
-            stream = (uses / digest).open("a")
+            stream = (uses / digest).open("a+")
             try:
                 fcntl.flock(stream, fcntl.LOCK_SH)
                 if _is_at(stream, uses / digest):
-                    if layer.is_dir():
-                        self._note(stream, size)
+                    if self._is_whole(layer, stream):
+                        now = time.time_ns()  # the kernel's own notion of now has steps of milliseconds
+                        os.utime(stream.fileno(), ns=(now, now))
                         break
                     fcntl.flock(stream, fcntl.LOCK_EX)
-                    if _is_at(stream, uses / digest) and not layer.is_dir():
+                    if _is_at(stream, uses / digest) and not self._is_whole(layer, stream):
                         missed = True
-                        unpack(layer)
+                        self._make(layer, unpack, stream)
             except BaseException:
                 stream.close()
                 raise
@@ -69,20 +89,35 @@ class LayerCache:
             self.hits += 1
         return stream
 
-    def _note(self, stream: TextIO, size: int) -> None:
-        if not os.fstat(stream.fileno()).st_size:
-            stream.write(f"{size}\n")
-            stream.flush()
-        now = time.time_ns()  # the kernel's own notion of now has steps of milliseconds
-        os.utime(stream.fileno(), ns=(now, now))
+    def _make(self, layer: Path, unpack: Unpack, stream: TextIO) -> None:
+        stream.truncate(0)
+        if layer.exists():
+            self._remove(layer)
+        unpack(layer)
+        entries, size = _measure(layer)
+        stream.write(f"{size} {entries} {os.getuid()}\n")
+        stream.flush()
+        self._counted.add(layer.name)
+
+    def _is_whole(self, layer: Path, stream: TextIO) -> bool:
+        noted = _noted(Path(stream.name))
+        if noted is None or not layer.is_dir():
+            return False
+        _, entries, user = noted
+        if layer.name not in self._counted:
+            if user == os.getuid() and _measure(layer, sizes=False)[0] != entries:  # others see other folders
+                return False
+            self._counted.add(layer.name)
+        return True
 
     def _evict(self) -> None:
         if self._most_bytes is None:
             return
         found = []
         for path in (self._folder / ".uses").iterdir():
-            with suppress(OSError, ValueError, IndexError):  # another process removes it, or has just made it
-                found.append((path.stat().st_mtime_ns, int(path.read_text().split()[0]), path))
+            with suppress(FileNotFoundError):  # another process removes it
+                if noted := _noted(path):
+                    found.append((path.stat().st_mtime_ns, noted[0], path))
         total = sum(size for _, size, _ in found)
         for _, size, path in sorted(found):
             if total <= self._most_bytes:
@@ -103,10 +138,37 @@ class LayerCache:
                 return False
             if not _is_at(stream, path):
                 return False
+            stream.truncate(0)
+            self._counted.discard(path.name)
             self._remove(self._folder / path.name)
             path.unlink()
         self.evictions += 1
         return True
+
+
+def _noted(path: Path) -> tuple[int, int, int] | None:
+    """Bytes, entries and user that are noted of a whole layer."""
+    try:
+        size, entries, user = map(int, path.read_text().split())
+    except (OSError, ValueError):
+        return None
+    return size, entries, user
+
+
+def _measure(folder: Path, *, sizes: bool = True) -> tuple[int, int]:
+    """Entries below a folder and bytes that they take, as far as this user may look."""
+    count = size = 0
+    waiting = [str(folder)]
+    while waiting:
+        with suppress(PermissionError), os.scandir(waiting.pop()) as entries:
+            for entry in entries:
+                count += 1
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(entry.path)
+                elif sizes:
+                    status = entry.stat(follow_symlinks=False)
+                    size += min(status.st_size, status.st_blocks * 512)  # holes take nothing
+    return count, size
 
 
 def _is_at(stream: TextIO, path: Path) -> bool:

@@ -16,14 +16,18 @@ class SetUpRecord:
 
     Attributes:
         key: digest over what decides the outcome: script, environment, base, recipe version.
-        delta: hex SHA-256 of the delta archive; ``""`` where the definition has no script, or the set-up failed.
-        compressed_bytes, unpacked_bytes, entries: size of the delta.
-        seconds: duration of the set-up.
+        delta: hex SHA-256 of the layer of its own; ``""`` where there is nothing but packages, or the set-up failed.
+        packages: the package layers below it, lowest first.
+        compressed_bytes, unpacked_bytes, entries: size of ``delta``.
+        seconds: duration of the set-up, without that of package layers.
         own: its files that sandboxes get in their writable layer, see :mod:`leonardo.sandbox.ownfiles`.
-        log: file name of its output, below the store's ``logs``.
+        log: names its output, see :meth:`leonardo.assets.store.AssetStore.log`; ``""`` where it was not run.
         failure: class of its failure, ``None`` where it went well.
         reason: one line on the failure.
         rules: compat rules that applied, ``id@version`` (see :mod:`leonardo.assets.compat`).
+        one_layer: why its packages are part of ``delta``, ``""`` where they are not, or it has none.
+        keeps_times: times of its files are those of the run, see :mod:`leonardo.assets.normal`.
+        random: what came out otherwise when it was run once more, by path; ``None`` where it was not run twice.
     """
 
     key: str
@@ -37,15 +41,32 @@ class SetUpRecord:
     failure: FailureClass | None = None
     reason: str = ""
     rules: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()
+    one_layer: str = ""
+    keeps_times: bool = False
+    random: tuple[str, ...] | None = None
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """Its layers, uppermost first."""
+        return (*((self.delta,) if self.delta else ()), *reversed(self.packages))
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> "SetUpRecord":
         """The record that ``asdict`` was written of. Raises TypeError, ValueError where it is none."""
         if not isinstance(values, dict):
             raise TypeError("a record is an object")
-        failure = values.get("failure")
-        lists = {name: tuple(values.get(name, ())) for name in ("own", "rules")}
-        return cls(**values | lists | {"failure": FailureClass(failure) if failure else None})
+        failure, random = values.get("failure"), values.get("random")
+        return cls(
+            **values
+            | {
+                "own": tuple(values.get("own", ())),
+                "rules": tuple(values.get("rules", ())),
+                "packages": tuple(values.get("packages", ())),
+                "random": None if random is None else tuple(random),
+                "failure": FailureClass(failure) if failure else None,
+            }
+        )
 
 
 @dataclass(frozen=True)
@@ -74,7 +95,7 @@ class ManifestEntry:
         """Digest that names the prepared state, ``""`` where there is none."""
         if self.failure is not None or not self.base:
             return ""
-        return digest_of([self.base, [self.set_up.delta] if self.set_up.delta else [], self.environment])
+        return digest_of([self.base, self.set_up.layers, self.environment])
 
 
 def manifest_digest(entries: Iterable[ManifestEntry]) -> str:

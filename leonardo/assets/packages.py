@@ -102,7 +102,7 @@ class PackageNetwork:
         """Variables of a set-up."""
         return dict(self._variables)
 
-    def folder(self, slot: int) -> Path:
+    def folder(self, slot: int | str) -> Path:
         """The host folder of a slot, ready to be mounted at :data:`INSIDE`."""
         folder = self._root / f"slot-{slot}"
         if folder not in self._ready:

@@ -1,100 +1,66 @@
-"""Set-ups: a definition's script, run once on its base, and what it left kept as a delta."""
+"""Set-ups: a definition's script, run once on its base, and what it left kept as layers.
 
-import json
+The packages that a script begins with become layers that other tasks share (:mod:`leonardo.assets.split`); the rest is
+run on top of them. Where the packages cannot be had that way the script is run as it is and leaves one layer.
+"""
+
 import queue
-import shutil
-import tarfile
 import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import nullcontext, suppress
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
+from dataclasses import replace
 
-from leonardo.assets import compat
-from leonardo.assets.bases import Base, Bases
-from leonardo.assets.failures import classify, without_secrets
+from leonardo.assets.bases import Base
+from leonardo.assets.catalogue import Catalogue
 from leonardo.assets.manifest import SetUpRecord
-from leonardo.assets.packages import INSIDE, PREPARATION, PackageNetwork
+from leonardo.assets.normal import NORMAL_VERSION
+from leonardo.assets.packagelayers import Chain, PackageLayers, offline
+from leonardo.assets.plan import RECIPE_VERSION, BuildSettings, Plan
+from leonardo.assets.runner import Runner, Script
+from leonardo.assets.split import Split, split
 from leonardo.errors import InfrastructureError
-from leonardo.files import digest_of, sha256_file, write_atomic
-from leonardo.sandbox.driver import Driver, LayerStack, Limits
-from leonardo.site import normal_image
-from leonardo.tasks.definition import parse_definition
-from leonardo.tasks.task import Task
-
-RECIPE_VERSION = 2
-"""Raise it where the same script on the same base would now leave something else."""
-
-MOST_OWN_FILES = 256
-MOST_OWN_BYTES = 1 << 20
-"""Bounds of what is copied at each reset: a millisecond or two."""
-
-# what a distribution fills; what a task is about lies elsewhere
-_SYSTEM_FOLDERS = frozenset(("usr", "var", "etc", "bin", "sbin", "lib", "lib32", "lib64", "boot", "dev", "proc", "sys"))
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What has to be done for a task.
-
-    Attributes:
-        image: its base image, by its normal name.
-        post: its set-up script, ``""`` if there is none.
-        environment: variables that its definition adds, and those of compat rules.
-        adaptation: what compat rules made of the script; ``post`` is its outcome.
-    """
-
-    image: str
-    post: str = ""
-    environment: Mapping[str, str] = field(default_factory=dict)
-    adaptation: compat.Adaptation = compat.NONE
-
-
-def plan_of(task: Task) -> Plan:
-    """What has to be done for ``task``. Raises InputError where its definition is none, or asks for too much."""
-    if not task.definition:
-        return Plan(normal_image(task.image))
-    definition = parse_definition(task.definition)
-    return Plan(normal_image(definition.image), definition.post, definition.environment)
+from leonardo.files import digest_of
+from leonardo.sandbox.driver import Driver
 
 
 class SetUps:
-    """Runs set-ups on the bases below ``unpacked`` and keeps their deltas, logs and records below ``root``."""
+    """Runs set-ups and keeps their records.
+
+    Args:
+        slots: what the names of its slots begin with: builders that run at the same time share none.
+    """
 
     def __init__(
-        self, root: Path, unpacked: Path, driver: Driver, bases: Bases, timeout: float, limits: Limits
+        self,
+        slots: str,
+        driver: Driver,
+        runner: Runner,
+        packages: PackageLayers,
+        catalogue: Catalogue,
+        settings: BuildSettings,
     ) -> None:
-        self._root = root
-        self._unpacked = unpacked
+        self._slots = slots
         self._driver = driver
-        self._bases = bases
-        self._timeout = timeout
-        self._limits = limits
-        self._networks: dict[str, PackageNetwork] = {}
-        self._lock = threading.Lock()
-        self._alone = threading.Lock()
+        self._runner = runner
+        self._packages = packages
+        self._catalogue = catalogue
+        self._settings = settings
+        self._one_at_a_time = threading.Lock()
 
     @property
     def pins(self) -> dict[str, object]:
         """What else decides how a set-up goes."""
-        return {"recipe_version": RECIPE_VERSION, "set_up_timeout": self._timeout}
+        return {
+            "recipe_version": RECIPE_VERSION,
+            "normal_version": NORMAL_VERSION,
+            "set_up_timeout": self._settings.timeout,
+        }
 
     def key(self, plan: Plan, base: Base) -> str:
         """Names a set-up by all that decides its outcome."""
-        what = [RECIPE_VERSION, base.digest, plan.post, {**base.environment, **plan.environment}]
-        return digest_of([*what, plan.adaptation.digests] if plan.adaptation.applied else what)
-
-    def archive(self, digest: str) -> Path:
-        """Where a delta's archive is kept."""
-        return self._root / "deltas" / f"{digest}.tar.gz"
-
-    def read(self, key: str) -> SetUpRecord | None:
-        """The record of a set-up, ``None`` where there is none."""
-        try:
-            return SetUpRecord.from_json(json.loads(self._record(key).read_text()))
-        except (OSError, ValueError, TypeError):
-            return None
+        what = [base.digest, base.environment, plan.post, self._settings.split, plan.adaptation.digests]
+        return digest_of([RECIPE_VERSION, NORMAL_VERSION, *what])
 
     def run(self, wanted: Mapping[str, tuple[Plan, Base]], jobs: int) -> Iterator[SetUpRecord]:
         """Run the set-ups named by ``wanted``, ``jobs`` at a time, and yield their records as they end.
@@ -102,15 +68,15 @@ class SetUps:
         What went well before and is still whole is not run again. When the caller stops early, so does this: nothing
         more is begun, and what runs is waited for (the driver's close ends it).
         """
-        slots: queue.SimpleQueue[int] = queue.SimpleQueue()
-        for slot in range(jobs):
-            slots.put(slot)
-        for name in ("deltas", "set-ups", "logs"):
-            (self._root / name).mkdir(parents=True, exist_ok=True)
+        slots: queue.SimpleQueue[str] = queue.SimpleQueue()
+        for number in range(jobs):
+            slots.put(f"{self._slots}{number}")
+        # those with the same packages after one another, so that their layers are at hand
+        order = sorted(wanted.items(), key=lambda item: [step.script for step in self._split(*item[1]).steps])
         pool = ThreadPoolExecutor(jobs, thread_name_prefix="set-up")
         futures: list[Future[SetUpRecord]] = []
         try:
-            futures += [pool.submit(self._one, key, plan, base, slots) for key, (plan, base) in wanted.items()]
+            futures += [pool.submit(self._one, key, plan, base, slots) for key, (plan, base) in order]
             for future in as_completed(futures):
                 yield future.result()
         except (GeneratorExit, KeyboardInterrupt):
@@ -119,109 +85,56 @@ class SetUps:
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
-    def _record(self, key: str) -> Path:
-        return self._root / "set-ups" / f"{key}.json"
+    def build(self, key: str, plan: Plan, base: Base, slot: str, *, in_layers: bool = True) -> tuple[SetUpRecord, str]:
+        """Run a set-up. Returns its record and log, neither of which is kept; its layers are.
 
-    def _one(self, key: str, plan: Plan, base: Base, slots: "queue.SimpleQueue[int]") -> SetUpRecord:
+        ``in_layers``: its packages as layers of their own, where that can be.
+
+        Raises:
+            InfrastructureError: the machine is at fault.
+        """
+        if (skip := plan.adaptation.skip) is not None:
+            return SetUpRecord(key=key, failure=skip.failure, reason=skip.reason, rules=plan.adaptation.names), ""
+        parts = self._split(plan, base) if in_layers else Split((), plan.post)
+        chain = self._packages.chain(parts.steps, base, slot)
+        if chain.failed:
+            return replace(chain.failed, key=key, delta="", rules=plan.adaptation.names), ""
+        if chain.whole:
+            parts = Split((), plan.post)
+        return self._finish(key, plan, base, slot, parts.rest, chain)
+
+    def _finish(self, key: str, plan: Plan, base: Base, slot: str, rest: str, chain: Chain) -> tuple[SetUpRecord, str]:
+        """Run what is left of a script on its packages."""
+        about = {"packages": chain.layers, "one_layer": chain.whole, "rules": plan.adaptation.names}
+        if not rest:
+            return replace(SetUpRecord(key=key), **about), ""
+        if self._settings.offline and rest == plan.post and split(rest).steps:
+            raise offline("its packages")
+        with self._one_at_a_time if plan.adaptation.alone else nullcontext():
+            record, log = self._runner.run(key, Script(rest, plan.adaptation, base, chain.layers, slot))
+        if record.failure is not None:
+            about["packages"] = ()
+        return replace(record, **about), log
+
+    def _one(self, key: str, plan: Plan, base: Base, slots: "queue.SimpleQueue[str]") -> SetUpRecord:
         if not plan.post:
             return SetUpRecord(key=key)
-        known = self.read(key)
-        if known is not None and known.failure is None and self._is_whole(known.delta):
-            return known
-        if (skip := plan.adaptation.skip) is not None:
-            record = SetUpRecord(key=key, failure=skip.failure, reason=skip.reason)
-        else:
-            with self._alone if plan.adaptation.alone else nullcontext():
-                record = self._run_in_slot(key, plan, base, slots)
-        record = replace(record, rules=plan.adaptation.names)
-        write_atomic(self._record(key), json.dumps(asdict(record)) + "\n")
-        return record
-
-    def _run_in_slot(self, key: str, plan: Plan, base: Base, slots: "queue.SimpleQueue[int]") -> SetUpRecord:
         slot = slots.get()
         try:
-            return self._run(key, plan, base, slot)
+            known = self._catalogue.record(key)
+            if known is not None and known.failure is None and self._runner.is_whole(known):
+                return known
+            record, log = self.build(key, plan, base, slot)
+            self._catalogue.put_record(record, log)
         except InfrastructureError as error:
-            return SetUpRecord(key=key, failure=error.failure, reason=str(error))
+            record = SetUpRecord(key, failure=error.failure, reason=str(error), rules=plan.adaptation.names)
+            with suppress(InfrastructureError):  # where it cannot be noted, the next build finds nothing, and tries
+                self._catalogue.put_record(record)
         finally:
             slots.put(slot)
+        return record
 
-    def _is_whole(self, delta: str) -> bool:
-        archive = self.archive(delta)
-        return archive.is_file() and sha256_file(archive) == delta
-
-    def _run(self, key: str, plan: Plan, base: Base, slot: int) -> SetUpRecord:
-        network = self._network(base)
-        making = self._root / "deltas" / f".{key}.tar.gz"
-        # %environment is for the image's commands: as with Apptainer, %post does not see it
-        lent = making.with_name(f".{key}.lent")
-        lent.mkdir(exist_ok=True)
-        environment = compat.lend(plan.adaptation, lent, {**base.environment, **network.environment})
-        stack = LayerStack(self._unpacked / base.digest, (), environment)
-        folder = network.folder(slot)
-        try:
-            if base.packages and not network.is_prepared(folder):
-                self._driver.set_up(stack, PREPARATION, making, timeout=self._timeout, mounts={INSIDE: folder})
-            result = self._driver.set_up(
-                stack,
-                plan.post,
-                making,
-                timeout=self._timeout,
-                limits=self._limits,
-                mounts={INSIDE: folder, compat.INSIDE: lent},
-                pretended_owners=plan.adaptation.pretended_owners,
-            )
-            log = self._root / "logs" / f"{key}.log"
-            log.write_text(without_secrets(result.log), errors="replace")
-            if failed := classify(result, self._timeout):
-                failure, reason = failed
-                return SetUpRecord(key, seconds=result.seconds, log=log.name, failure=failure, reason=reason)
-            digest = sha256_file(making)
-            content = _look_into(making)
-            compressed = making.stat().st_size
-            making.replace(self.archive(digest))
-            return SetUpRecord(
-                key=key,
-                delta=digest,
-                compressed_bytes=compressed,
-                unpacked_bytes=content.size,
-                entries=content.entries,
-                seconds=round(result.seconds, 3),
-                own=content.own,
-                log=log.name,
-            )
-        finally:
-            with suppress(FileNotFoundError):
-                making.unlink()
-            shutil.rmtree(lent)
-
-    def _network(self, base: Base) -> PackageNetwork:
-        with self._lock:
-            if base.digest not in self._networks:
-                self._networks[base.digest] = self._bases.network(base, self._root / "packages")
-            return self._networks[base.digest]
-
-
-@dataclass(frozen=True)
-class _Content:
-    """What a delta holds: entries, bytes of file content, and the files that a task is about."""
-
-    entries: int
-    size: int
-    own: tuple[str, ...]
-
-
-def _look_into(archive: Path) -> _Content:
-    entries = size = own_size = 0
-    own: list[str] = []
-    with tarfile.open(archive) as content:
-        for member in content:
-            entries += 1
-            size += member.size
-            path = member.name.removeprefix("./")
-            if not (member.isreg() or member.islnk()) or path.split("/")[0] in _SYSTEM_FOLDERS:
-                continue
-            if len(own) < MOST_OWN_FILES and own_size + member.size <= MOST_OWN_BYTES:
-                own.append(path)
-                own_size += member.size
-    return _Content(entries, size, tuple(own))
+    def _split(self, plan: Plan, base: Base) -> Split:
+        if not self._settings.split or not base.packages:
+            return Split((), plan.post)
+        return split(plan.post)

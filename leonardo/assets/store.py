@@ -1,58 +1,71 @@
-"""The asset store: bases, deltas and prepared states, built once and named by their content.
+"""The asset store: bases, layers and prepared states, built once and named by their content.
 
 Below its root::
 
     bases/<digest>.tar, bases/<image>-<recipe>.json    root file systems and what they were made of
-    deltas/<digest>.tar.gz                             what set-ups left on a base
-    set-ups/<key>.json, logs/<key>.log                 how each set-up went (the log also where it failed)
+    layers/<digest>.tar.zst                            what set-ups left on a base, where that is much
+    catalogue/<builder>.db                             what they left where that is little, their records and logs
+    manifest.json                                      one entry a task
     unpacked/<driver>/<digest>/                        layers as this node mounts them
     packages/<base>/slot-<n>/                          what apt and pip keep between set-ups
-    manifest.json                                      one entry a task
+    locks/, making/<builder>/                          who works here, and what is unfinished
 
-Everything but a set-up's log appears whole or not at all, and everything can be removed and is made again.
+Everything appears whole or not at all, is believed only when its content is what its name says, and can be removed and
+is made again.
 """
 
 import fcntl
 import shutil
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
+from leonardo.assets.archives import Archives
 from leonardo.assets.bases import Base, Bases
 from leonardo.assets.cache import LayerCache
-from leonardo.assets.compat import Rule, adapt, lacking, load_rules, rules_digest
+from leonardo.assets.catalogue import Catalogue
+from leonardo.assets.compat import Adaptation, Rule, adapt, lacking, load_rules, rules_digest
 from leonardo.assets.manifest import ManifestEntry, SetUpRecord, read_manifest, update_manifest
+from leonardo.assets.nodelayers import NodeLayers
+from leonardo.assets.packagelayers import PackageLayers
+from leonardo.assets.plan import SET_UP_TIMEOUT as SET_UP_TIMEOUT
+from leonardo.assets.plan import BuildSettings, Plan, plan_of
 from leonardo.assets.prepared import PreparedState
 from leonardo.assets.progress import BuildProgress
-from leonardo.assets.setup import Plan, SetUps, plan_of
+from leonardo.assets.runner import Runner
+from leonardo.assets.setup import SetUps
 from leonardo.errors import FailureClass, InfrastructureError, InputError
-from leonardo.files import sha256_file
+from leonardo.files import require_writable
 from leonardo.sandbox.driver import Driver, LayerStack, Limits
 from leonardo.site import Site
 from leonardo.tasks.definition import UnsupportedDefinition
 from leonardo.tasks.task import Task
 
-SET_UP_TIMEOUT = 900.0
-"""Seconds that a set-up may take."""
+_NOTE_EVERY = 10.0  # seconds between two writings of the manifest
 
-SET_UP_LIMITS = Limits(disk=4 << 30, memory=8 << 30, processes=4096)
+MAIN = "main"
+"""The builder of a store that has only one."""
 
 
 class AssetStore:
-    """Builds and hands out prepared states. Safe to use from several threads; builds of several processes take turns.
+    """Builds and hands out prepared states. Safe to use from several threads; builders of one name take turns.
 
     Args:
         root: folder of the store, made if absent.
         driver: unpacks layers and runs set-ups.
         site: says how base images are got.
-        timeout: seconds that a set-up may take.
+        timeout: seconds that a set-up may take; ``settings`` has the rest.
         limits: bounds of a set-up.
+        settings: how set-ups are run.
         rules: compat rules for the set-ups, by default those of ``launch/compat``.
-        most_unpacked: bytes that unpacked deltas may take on this node; None for no bound. With one, :meth:`using`
-            says how long a delta is needed.
+        most_unpacked: bytes that unpacked layers may take on this node; None for no bound. With one, :meth:`using`
+            says how long they are needed.
+        unpacked: folder for unpacked layers, on a disk of this node; in the store if it is not said.
+        builder: builders that work at the same time on a store that several nodes share have a name each.
     """
 
     def __init__(
@@ -61,25 +74,39 @@ class AssetStore:
         driver: Driver,
         site: Site,
         *,
-        timeout: float = SET_UP_TIMEOUT,
-        limits: Limits = SET_UP_LIMITS,
-        most_unpacked: int | None = None,
+        timeout: float | None = None,
+        limits: Limits | None = None,
+        settings: BuildSettings | None = None,
         rules: Sequence[Rule] | None = None,
+        most_unpacked: int | None = None,
+        unpacked: Path | None = None,
+        builder: str = MAIN,
     ) -> None:
         self.root = root
         self._driver = driver
+        self._builder = builder
+        self._making = root / "making" / builder
+        values = vars(settings or BuildSettings())
+        given = {"timeout": timeout, "limits": limits}
+        self._settings = BuildSettings(**values | {name: value for name, value in given.items() if value is not None})
         self._bases = Bases(root / "bases", site)
+        self.catalogue = Catalogue(root / "catalogue", builder)
+        self.archives = Archives(root / "layers", self.catalogue, self._making)
         # layers unpacked by different drivers differ in owners and attributes
-        self._unpacked = root / "unpacked" / (f"{driver.name}-degraded" if driver.degraded else driver.name)
-        self.cache = LayerCache(self._unpacked, driver.remove, most_unpacked)
-        self._set_ups = SetUps(root, self._unpacked, driver, self._bases, timeout, limits)
+        name = f"{driver.name}-degraded" if driver.degraded else driver.name
+        self.cache = LayerCache((unpacked or root / "unpacked") / name, driver.remove, most_unpacked)
+        self._layers = NodeLayers(driver, self.archives, self.cache)
+        slots = "" if builder == MAIN else f"{builder}-"
         self._rules = load_rules() if rules is None else tuple(rules)
+        parts = (self._bases, self._layers, self.archives, self._settings)
+        runner = Runner(root, self._making, driver, *parts)
+        packages = PackageLayers(root / "locks", runner, self.catalogue, self._settings, self._adapt)
+        self._set_ups = SetUps(slots, driver, runner, packages, self.catalogue, self._settings)
         self._known_bases: dict[str, Base] = {}
-        self._plans: dict[str, Plan] = {}
         self._prepared: dict[str, PreparedState] = {}
         self._built: dict[str, dict[str, Any]] = {}
-        self._layer_locks: dict[str, threading.Lock] = {}
         self._lock = threading.Lock()
+        self._use: TextIO | None = None
 
     # --- building -----------------------------------------------------------------------------------------------------
 
@@ -95,17 +122,18 @@ class AssetStore:
             One entry a task, in the order of ``tasks``.
 
         Raises:
-            InputError: a definition that is none; names the task. Nothing has been built then.
+            InputError: a definition that is none, names the task; a store that cannot be written to. Nothing has been
+                built then.
         """
         progress = progress or BuildProgress()
         plans = {task.digest: self._plan(task) for task in tasks}
-        with self._turn(progress):
-            self._remove_unfinished()
+        require_writable(self.root)
+        with self.turn(progress):
             failures: dict[str, SetUpRecord] = {}
             for image in sorted({plan.image for plan in plans.values() if isinstance(plan, Plan)}):
                 try:
                     base = self._base(image, progress.note)
-                    self._layer(base.archive, base.digest)
+                    self._layers.stack(base.archive, base.digest, (), {})
                 except InfrastructureError as error:
                     progress.note(f"base {image}: {error}")
                     failures[image] = SetUpRecord(key="", failure=error.failure, reason=str(error))
@@ -114,9 +142,15 @@ class AssetStore:
             wanted: dict[str, tuple[Plan, Base]] = {}
             progress.start(len(tasks))
 
+            noted = time.monotonic()
+
             def finish(task: Task, record: SetUpRecord) -> None:
+                nonlocal noted
                 entries[task.digest] = self._entry(task, plans[task.digest], record)
                 progress.done(entries[task.digest])
+                if time.monotonic() - noted > _NOTE_EVERY:
+                    self.add_to_manifest(entries.values())
+                    noted = time.monotonic()
 
             for task in tasks:
                 plan = plans[task.digest]
@@ -138,8 +172,52 @@ class AssetStore:
                 self._driver.close()
                 raise
             finally:
-                update_manifest(self.root / "manifest.json", entries.values())
+                self.add_to_manifest(entries.values())
         return [entries[task.digest] for task in tasks]
+
+    def log(self, record: SetUpRecord) -> str:
+        """What a set-up wrote, ``""`` where that is not known."""
+        return self.catalogue.log(record.log) if record.log else ""
+
+    def again(self, task: Task, *, in_layers: bool = True) -> ManifestEntry:
+        """Run the set-up of a built task once more, in layers as ever or whole. Its layers are kept, its record is not.
+
+        Raises:
+            InputError: it was not built.
+            InfrastructureError: the machine is at fault.
+        """
+        base, entry, plan = self._found(task)
+        with self.turn(BuildProgress()):
+            record, _ = self._set_ups.build(entry.set_up.key, plan, base, "again", in_layers=in_layers)
+        return self._entry(task, plan, record)
+
+    def add_to_manifest(self, entries: Iterable[ManifestEntry]) -> None:
+        """Put entries into the manifest, whoever else does at the same time."""
+        with self._locked("manifest"):
+            update_manifest(self.root / "manifest.json", entries)
+
+    def outlook(self, tasks: Sequence[Task]) -> tuple[list[str], list[str]]:
+        """Before a build: base images that are not here, and in words those that earlier builds had otherwise."""
+        plans = [plan for task in tasks if isinstance(plan := self._plan(task), Plan)]
+        manifest = read_manifest(self.root / "manifest.json").values()
+        missing, moved = [], []
+        for image in sorted({plan.image for plan in plans}):
+            try:
+                known = self._bases.known(image)
+            except InfrastructureError:
+                missing.append(image)
+                continue
+            others = [entry for entry in manifest if entry.get("image") == image and entry["base"] != known.digest]
+            if others:
+                moved.append(f"{image} is another base now: {len(others)} rows that were built on others stay on them")
+        return missing, moved
+
+    def entry(self, task: Task) -> ManifestEntry | None:
+        """The entry of a task that is built here, ``None`` where it is not."""
+        try:
+            return self._found(task)[1]
+        except InputError:
+            return None
 
     def _plan(self, task: Task) -> Plan | SetUpRecord:
         """What is to be done for a task, or why it cannot be."""
@@ -150,13 +228,16 @@ class AssetStore:
         except InputError as error:
             raise InputError(f"Task {task.id}: {error.what}", error.hint) from error
 
+    def _adapt(self, script: str, verifier: str, base: Base) -> Adaptation:
+        lacks = lacking(one_id=self._driver.one_id, substituted=bool(base.substitution))
+        return adapt(script, verifier, self._rules, lacks)
+
     def _adapted(self, plan: Plan, task: Task, base: Base) -> Plan:
-        """``plan`` as the compat rules make it; once per plan."""
-        if plan.adaptation.script or not plan.post:
+        """``plan`` as the compat rules make it."""
+        if not plan.post:
             return plan
         verifier = "\n".join(content.decode(errors="replace") for _, content in sorted(task.tests.items()))
-        lacks = lacking(one_id=self._driver.one_id, substituted=bool(base.substitution))
-        adaptation = adapt(plan.post, verifier, self._rules, lacks)
+        adaptation = self._adapt(plan.post, verifier, base)
         environment = {**adaptation.environment, **plan.environment}
         return replace(plan, post=adaptation.script, environment=environment, adaptation=adaptation)
 
@@ -169,6 +250,7 @@ class AssetStore:
         plan = self._plan(task)
         if isinstance(plan, SetUpRecord):
             raise InputError(f"Task {task.id}: {plan.reason}")
+        self.root.mkdir(parents=True, exist_ok=True)
         return self._adapted(plan, task, self._base(plan.image, lambda text: None))
 
     def _entry(self, task: Task, plan: Plan | SetUpRecord, record: SetUpRecord) -> ManifestEntry:
@@ -189,29 +271,59 @@ class AssetStore:
         )
 
     def _pins(self) -> dict[str, object]:
-        return {"driver": self._driver.name, "degraded": self._driver.degraded, **self._set_ups.pins} | {
-            "rules": rules_digest(self._rules)
+        return {
+            "driver": self._driver.name,
+            "degraded": self._driver.degraded,
+            "rules": rules_digest(self._rules),
+            **self._set_ups.pins,
         }
 
     @contextmanager
-    def _turn(self, progress: BuildProgress) -> Iterator[None]:
-        """Hold the store's lock: one build at a time."""
-        self.root.mkdir(parents=True, exist_ok=True)
-        with (self.root / "lock").open("w") as stream:
+    def turn(self, progress: BuildProgress) -> Iterator[None]:
+        """Hold this builder's lock, and remove what one that was killed left unfinished."""
+        self._be_user()
+        with self._locked(f"builder-{self._builder}", progress):
+            shutil.rmtree(self._making, ignore_errors=True)
+            try:
+                yield
+            finally:
+                shutil.rmtree(self._making, ignore_errors=True)
+
+    @contextmanager
+    def _locked(self, name: str, progress: BuildProgress | None = None) -> Iterator[None]:
+        path = self.root / "locks" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("w") as stream:
             try:
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                progress.note(f"another build works on {self.root}: waiting for it")
+                if progress:
+                    progress.note(f"another build works on {self.root}: waiting for it")
                 fcntl.flock(stream, fcntl.LOCK_EX)
             yield
 
-    def _remove_unfinished(self) -> None:
-        """Remove what a build that was killed left behind."""
-        for path in [*self.root.glob("deltas/.*"), *self.root.glob("bases/.*")]:
-            if path.is_dir():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)
+    @property
+    def user_lock(self) -> Path:
+        """Shared by whoever builds or has handed out states; who removes things must have it alone."""
+        return self.root / "locks" / "users"
+
+    def _be_user(self) -> None:
+        with self._lock:
+            if self._use is None:
+                with suppress(OSError):
+                    self.user_lock.parent.mkdir(parents=True, exist_ok=True)
+                    self.user_lock.touch()
+                with suppress(FileNotFoundError):  # a store that nobody can write to has nothing removed
+                    self._use = self.user_lock.open()
+                    fcntl.flock(self._use, fcntl.LOCK_SH)
+
+    def close(self) -> None:
+        """Let others remove things. May be called twice; what is asked for later begins anew."""
+        with self._lock:
+            if self._use is not None:
+                self._use.close()
+                self._use = None
+        self.catalogue.close()
 
     # --- handing out --------------------------------------------------------------------------------------------------
 
@@ -223,38 +335,39 @@ class AssetStore:
         """
         if known := self._prepared.get(task.digest):
             return known
-        base, entry = self._built_entry(task)
-        record = entry.set_up
-        deltas = (self._layer(self._set_ups.archive(record.delta), record.delta),) if record.delta else ()
-        stack = LayerStack(self._layer(base.archive, base.digest), deltas, entry.environment, record.own)
-        # two threads may get here at once: they have made the same
-        return self._prepared.setdefault(task.digest, PreparedState(entry.prepared, stack))
+        entry = self._found(task)[1]
+        # two threads may get here at once: they make the same
+        return self._prepared.setdefault(task.digest, PreparedState(entry.prepared, self.stack(entry)))
+
+    def stack(self, entry: ManifestEntry) -> LayerStack:
+        """The layers of a state that was built, unpacked on this node."""
+        self._be_user()
+        record, base = entry.set_up, self.root / "bases" / f"{entry.base}.tar"
+        return self._layers.stack(base, entry.base, record.layers, entry.environment, record.own)
 
     @contextmanager
     def using(self, task: Task) -> Iterator[PreparedState]:
-        """:meth:`prepared`, and its delta stays unpacked during the block: the cache removes what nobody uses."""
-        base, entry = self._built_entry(task)
-        record, folder = entry.set_up, self._layer(base.archive, base.digest)
-        if not record.delta:
-            yield PreparedState(entry.prepared, LayerStack(folder, (), entry.environment, record.own))
-            return
-        archive = self._set_ups.archive(record.delta)
-        with self.cache.using(
-            record.delta, record.unpacked_bytes, lambda _: self._layer(archive, record.delta)
-        ) as delta:
-            yield PreparedState(entry.prepared, LayerStack(folder, (delta,), entry.environment, record.own))
+        """:meth:`prepared`, and its layers stay unpacked during the block: the cache removes what nobody uses."""
+        base, entry, _ = self._found(task)
+        record = entry.set_up
+        self._be_user()
+        with self._layers.using(base, record.layers, entry.environment, record.own) as stack:
+            yield PreparedState(entry.prepared, stack)
 
-    def _built_entry(self, task: Task) -> tuple[Base, ManifestEntry]:
-        plan = self._plans.get(task.digest) or self._plan(task)
+    def _found(self, task: Task) -> tuple[Base, ManifestEntry, Plan]:
+        plan = self._plan(task)
         if isinstance(plan, SetUpRecord):
             raise InputError(f"Task {task.id} has no prepared state: {plan.reason}")
-        base = self._base(plan.image, lambda text: None)
-        plan = self._plans[task.digest] = self._adapted(plan, task, base)
-        record = self._set_ups.read(self._set_ups.key(plan, base)) if plan.post else SetUpRecord(key="")
+        try:
+            base = self._known_base(plan.image)
+        except InfrastructureError as error:
+            raise InputError(f"Task {task.id} has no prepared state: it was not built", "Build it first") from error
+        plan = self._adapted(plan, task, base)
+        record = self.catalogue.record(self._set_ups.key(plan, base)) if plan.post else SetUpRecord(key="")
         if record is None or record.failure is not None:
             why = record.reason if record else "it was not built"
             raise InputError(f"Task {task.id} has no prepared state: {why}", "Build it first")
-        return base, self._entry(task, plan, record)
+        return base, self._entry(task, plan, record), plan
 
     def named(self, digest: str) -> PreparedState:
         """The prepared state that the manifest names by ``digest``, unpacked on this node.
@@ -268,26 +381,22 @@ class AssetStore:
         entry = self._built.get(digest)
         if entry is None:
             raise InputError(f"{self.root} has no prepared state {digest}", "Build it first")
+        self._be_user()
         record = SetUpRecord.from_json(entry["set_up"])
-        deltas = (self._layer(self._set_ups.archive(record.delta), record.delta),) if record.delta else ()
-        base = self._layer(self.root / "bases" / f"{entry['base']}.tar", entry["base"])
-        return PreparedState(digest, LayerStack(base, deltas, entry["environment"], record.own))
+        base = self.root / "bases" / f"{entry['base']}.tar"
+        stack = self._layers.stack(base, entry["base"], record.layers, entry["environment"], record.own)
+        return PreparedState(digest, stack)
 
     def _base(self, image: str, note: Callable[[str], None]) -> Base:
         with self._lock:
             if image not in self._known_bases:
-                self._known_bases[image] = self._bases.get(image, note)
+                with self._locked("bases"):
+                    offline = self._settings.offline
+                    self._known_bases[image] = self._bases.known(image) if offline else self._bases.get(image, note)
             return self._known_bases[image]
 
-    def _layer(self, archive: Path, digest: str) -> Path:
-        """The unpacked folder of an archive."""
-        folder = self._unpacked / digest
+    def _known_base(self, image: str) -> Base:
         with self._lock:
-            lock = self._layer_locks.setdefault(digest, threading.Lock())
-        with lock:
-            if not folder.is_dir():
-                if not archive.is_file() or sha256_file(archive) != digest:
-                    raise InfrastructureError(f"{archive} is missing or damaged", "Remove it and build again")
-                folder.parent.mkdir(parents=True, exist_ok=True)
-                self._driver.unpack(archive, folder)
-        return folder
+            if image not in self._known_bases:
+                self._known_bases[image] = self._bases.known(image)
+            return self._known_bases[image]

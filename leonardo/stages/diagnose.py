@@ -10,8 +10,9 @@ from rich.table import Table
 
 from leonardo.assets.compat import load_rules, rules_digest
 from leonardo.assets.manifest import ManifestEntry
+from leonardo.assets.plan import SET_UP_TIMEOUT
 from leonardo.assets.progress import ConsoleProgress
-from leonardo.assets.store import SET_UP_TIMEOUT, AssetStore
+from leonardo.assets.store import AssetStore
 from leonardo.errors import FailureClass
 from leonardo.files import require_writable, write_atomic, write_verdict
 from leonardo.gates.diagnosis import Case, Diagnosis, Journal, Ladder, Rung, read_records
@@ -90,8 +91,12 @@ def _damaging(store: AssetStore) -> Callable[[ManifestEntry], None]:
     """Cuts a delta's archive short, as a full or failing disk does."""
 
     def damage(entry: ManifestEntry) -> None:
-        archive = store.root / "deltas" / f"{entry.set_up.delta}.tar.gz"
-        archive.write_bytes(archive.read_bytes()[:-8])
+        digest = entry.set_up.delta
+        stored = store.archives.compressed(digest)
+        if isinstance(stored, Path):
+            stored.write_bytes(stored.read_bytes()[:-8])
+        else:
+            store.catalogue.put_layer(digest, stored[:-8])
 
     return damage
 

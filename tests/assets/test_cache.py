@@ -18,12 +18,12 @@ def cache(tmp_path: Path) -> LayerCache:
 
 def unpack(layer: Path) -> None:
     layer.mkdir()
-    (layer / "file").write_text(layer.name)
+    (layer / "file").write_text(layer.name.ljust(10))
 
 
 def use(cache: LayerCache, name: str) -> None:
-    with cache.using(name, 10, unpack) as layer:
-        assert (layer / "file").read_text() == name
+    with cache.using(name, unpack) as layer:
+        assert (layer / "file").read_text().rstrip() == name
 
 
 def layers(tmp_path: Path) -> set[str]:
@@ -40,7 +40,7 @@ def test_the_least_recently_used_goes_first(cache: LayerCache, tmp_path: Path) -
 
 
 def test_what_is_in_use_stays(cache: LayerCache, tmp_path: Path) -> None:
-    with cache.using("a", 10, unpack), cache.using("b", 10, unpack):
+    with cache.using("a", unpack), cache.using("b", unpack):
         for name in ("c", "d", "e"):
             use(cache, name)
         assert {"a", "b"} < layers(tmp_path)
@@ -53,7 +53,7 @@ def test_another_process_uses_it_until_it_is_killed(cache: LayerCache, tmp_path:
     use(cache, "a")
     code = (
         "import sys, time, pathlib; from leonardo.assets.cache import LayerCache\n"
-        "with LayerCache(pathlib.Path(sys.argv[1]), print).using('a', 10, print):\n"
+        "with LayerCache(pathlib.Path(sys.argv[1]), print).using('a', print):\n"
         "    print('ready', flush=True)\n"
         "    time.sleep(60)"
     )
@@ -78,7 +78,7 @@ def test_a_failed_unpacking_leaves_nothing_in_use(cache: LayerCache, tmp_path: P
     def fail(layer: Path) -> None:
         raise OSError("no space")
 
-    with pytest.raises(OSError, match="no space"), cache.using("a", 10, fail):
+    with pytest.raises(OSError, match="no space"), cache.using("a", fail):
         pass
     use(cache, "a")
 

@@ -1,6 +1,7 @@
 import json
 import os
 import signal
+import sqlite3
 import threading
 import time
 from collections.abc import Callable
@@ -31,7 +32,7 @@ def output_of(driver: Driver, store: AssetStore, task: Task, command: str) -> st
 
 
 def stray_files(root: Path) -> list[Path]:
-    return [path for folder in ("deltas", "bases", "set-ups") for path in (root / folder).glob(".*")]
+    return [path for folder in ("layers", "bases", "making") for path in (root / folder).glob(".*")]
 
 
 def test_a_prepared_state_holds_what_the_set_up_left(store: AssetStore, driver: Driver, make_task: MakeTask) -> None:
@@ -65,14 +66,14 @@ def test_what_is_there_is_not_built_again(store: AssetStore, make_task: MakeTask
     assert manifest_digest(store.build(tasks[::-1])) == manifest_digest(first)
 
 
-def test_a_damaged_delta_is_built_again(store: AssetStore, make_task: MakeTask) -> None:
+def test_a_damaged_delta_is_built_again(store: AssetStore, site: Site, make_task: MakeTask) -> None:
     task = make_task("echo a > /a")
     (entry,) = store.build([task])
-    archive = store.root / "deltas" / f"{entry.set_up.delta}.tar.gz"
-    archive.write_bytes(archive.read_bytes()[:-10])
-    (again,) = store.build([task])
+    store.catalogue.put_layer(entry.set_up.delta, store.catalogue.layer(entry.set_up.delta)[:-10])
+    (again,) = AssetStore(store.root, store._driver, site).build([task])
     assert again.failure is None
-    assert (store.root / "deltas" / f"{again.set_up.delta}.tar.gz").stat().st_size == again.set_up.compressed_bytes
+    assert again.prepared == entry.prepared
+    assert store.archives.is_whole(again.set_up.delta)
 
 
 def test_tasks_with_the_same_world_share_it(store: AssetStore, make_task: MakeTask) -> None:
@@ -80,7 +81,7 @@ def test_tasks_with_the_same_world_share_it(store: AssetStore, make_task: MakeTa
     entries = store.build(tasks)
     assert entries[0].task_digest != entries[1].task_digest
     assert entries[0].prepared == entries[1].prepared
-    assert len(list((store.root / "deltas").iterdir())) == 1
+    assert len(store.archives.stored()) == 1
 
 
 def test_a_definition_without_a_script_is_its_base(store: AssetStore, driver: Driver, make_task: MakeTask) -> None:
@@ -97,9 +98,9 @@ def test_a_failed_set_up_is_recorded_and_not_kept(store: AssetStore, make_task: 
     assert entries["good"].failure is None
     assert entries["bad"].failure is FailureClass.SET_UP
     assert entries["bad"].set_up.reason == "exit code 1: about to fail"
-    assert "about to fail" in (store.root / "logs" / entries["bad"].set_up.log).read_text()
+    assert "about to fail" in store.log(entries["bad"].set_up)
     assert entries["bad"].prepared == ""
-    assert len(list((store.root / "deltas").iterdir())) == 1
+    assert len(store.archives.stored()) == 1
     with pytest.raises(InputError, match="Task bad has no prepared state: exit code 1"):
         store.prepared(bad)
 
@@ -125,7 +126,7 @@ def test_a_set_up_that_fills_the_disk(site: Site, driver: Driver, make_task: Mak
     (entry,) = store.build([make_task("dd if=/dev/zero of=/big bs=1M count=64")])
     assert entry.failure is FailureClass.SPACE
     assert "\n" not in entry.set_up.reason
-    assert list((store.root / "deltas").iterdir()) == []
+    assert store.archives.stored() == {}
 
 
 def test_a_definition_with_a_syntax_error_stops_before_anything_is_made(store: AssetStore, make_task: MakeTask) -> None:
@@ -218,6 +219,8 @@ def test_records_that_are_none_are_made_again(store: AssetStore, make_task: Make
     store.build([task])
     for path in store.root.glob("**/*.json"):
         path.write_text(garbage)
+    with sqlite3.connect(store.root / "catalogue" / "main.db") as connection:
+        connection.execute("update set_ups set record = ?", (garbage,))
     assert [entry.failure for entry in store.build([task])] == [None]
     assert json.loads((store.root / "manifest.json").read_text())["tasks"]
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from leonardo.assets.catalogue import Catalogue
 from leonardo.assets.compat import Rule, load_rules
 from leonardo.assets.manifest import SetUpRecord
 from leonardo.assets.store import AssetStore
@@ -63,4 +64,8 @@ def one_id_driver() -> Iterator[Driver]:
 @pytest.fixture
 def log_of(site: Site) -> Callable[[SetUpRecord], str]:
     """What a set-up wrote."""
-    return lambda record: next(Path(site.cache).glob(f"assets/*/logs/{record.log}")).read_text()
+
+    def log(record: SetUpRecord) -> str:
+        return "".join(Catalogue(folder).log(record.log) for folder in Path(site.cache).glob("assets/*/catalogue"))
+
+    return log
