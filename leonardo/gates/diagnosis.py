@@ -58,6 +58,7 @@ class Diagnosis:
         built, passed: whether it was built, and whether nothing was found against it.
         failure: the class of what was found first; ``None`` where it passed, or where nobody has a class for it.
         reason: one line.
+        set_up: key of its set-up; the store has its log by that name, where it was run.
         rules: compat rules that applied, ``id@version``.
         with_rules: whether compat rules were used at all.
         seconds: what its gates took.
@@ -70,6 +71,7 @@ class Diagnosis:
     passed: bool
     failure: FailureClass | None
     reason: str
+    set_up: str = ""
     rules: tuple[str, ...] = ()
     with_rules: bool = True
     seconds: float = 0.0
@@ -221,6 +223,7 @@ class Ladder:
                 built=entry.failure is None,
                 failure=failure,
                 reason=" ".join(reason.split())[:300],
+                set_up=entry.set_up.key,
                 rules=entry.set_up.rules,
                 with_rules=self._with_rules,
                 **more,
