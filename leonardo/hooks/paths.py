@@ -27,19 +27,23 @@ _IN_SCRATCH = {
     "NUMBA_CACHE_DIR": "numba",
     "RAY_TMPDIR": "",
     "SWERL_DOCKER_LOCK_DIR": "locks",
-    "TMPDIR": "tmp",
+    "TMPDIR": "",
     "TORCHINDUCTOR_CACHE_DIR": "inductor",
     "TORCH_EXTENSIONS_DIR": "extensions",
     "TRITON_CACHE_DIR": "triton",
     "VLLM_CACHE_ROOT": "vllm",
     "VLLM_CONFIG_ROOT": "vllm-config",
-    "VLLM_RPC_BASE_PATH": "rpc",
+    "VLLM_RPC_BASE_PATH": "",
     "WANDB_CACHE_DIR": "wandb-cache",
     "WANDB_DATA_DIR": "wandb-data",
 }
-"""Variables of the libraries that upstream uses, and the folder in scratch that each is set to."""
+"""Variables of the libraries that upstream uses, and the folder in scratch that each is set to.
 
-_IN_RUN = {"WANDB_DIR": "wandb"}
+They hold on every node, and only the scratch folder itself is sure to be there on all (Ray makes it): the libraries
+make the others where they need them, but not those for temporary files and sockets.
+"""
+
+_IN_RUN = {"WANDB_DIR": ""}
 
 _SETTINGS = {
     "rollouts_save_path": ("/weka/oe-adapt-default/allennlp/deletable_rollouts/", RUN, "rollouts"),
@@ -67,8 +71,7 @@ def set_variables(environment: MutableMapping[str, str]) -> None:
         _check(variable, folder)
         for name, below in names.items():
             environment.setdefault(name, str(Path(folder, below)))
-            if Path(environment[name]).is_relative_to(folder):
-                _make(Path(environment[name]))
+        _make(Path(folder))
 
 
 def follow_run(config: Any) -> None:
