@@ -251,6 +251,19 @@ def compat_explain(
 
 
 @app.command()
+def engines(
+    first: Annotated[Path, typer.Argument(help="Run folder of a stage with one engine.")],
+    second: Annotated[Path, typer.Argument(help="Run folder of the same stage with the other.")],
+    out: Out = Path("out"),
+) -> None:
+    """Both engines on the same tasks, side by side: one page, and out/engines.json."""
+    from leonardo.report.engines import render_engines
+    from leonardo.stages.engines import compare_engines
+
+    typer.echo(f"report: {render_engines(compare_engines(first, second, out / 'engines.json'), out / 'engines.html')}")
+
+
+@app.command()
 def doctor(out: Out = Path("out")) -> None:
     """What this machine allows: one line a sandbox driver, and what to do where one is refused."""
     from leonardo.stages.doctor import doctor_command
