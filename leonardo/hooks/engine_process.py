@@ -4,11 +4,12 @@ Not to be imported elsewhere: the process that does dies with its parent.
 """
 
 from leonardo.hooks.cpu import prepare_engine
+from leonardo.hooks.fingerprints import HeldWeights
 from leonardo.hooks.shutdown import die_with_parent
 
 
-class Extension:
-    """Mixed into vLLM's worker class. It adds nothing: naming it is how vLLM comes to import this module."""
+class Extension(HeldWeights):
+    """Mixed into vLLM's worker class; naming it is how vLLM comes to import this module."""
 
 
 die_with_parent()

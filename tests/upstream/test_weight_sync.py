@@ -15,7 +15,6 @@ from unittest import mock
 
 import pytest
 
-from leonardo.hooks import weights
 from leonardo.overlay.tree import Tree
 
 MODULE = "training/open-instruct/open_instruct/grpo_fast.py"
@@ -86,8 +85,10 @@ def trainer(source: str, actors: Actors, executor: ThreadPoolExecutor, broadcast
         "vllm_engines": [],
         "weight_sync_metrics_Q": Queue(1),
     }
-    # what the patch imports at the module's head
-    space |= {name: value for name, value in vars(weights).items() if f" {name}" in source and callable(value)}
+    # what the patches import at the module's head
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("leonardo."):
+            exec(compile(ast.Module([node], []), MODULE, "exec"), space)
     space |= {name: mock.MagicMock() for name in ("grpo_utils", "ModelGroup", "ActorManager", "Queue")}
     for node in found.values():
         module = ast.Module([ast.ImportFrom("__future__", [ast.alias("annotations")], 0), node], [])
