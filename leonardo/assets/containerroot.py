@@ -9,6 +9,8 @@ import json
 import os
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -43,8 +45,9 @@ def run(
     timeout: float,
     environment: Mapping[str, str],
     reach: Sequence[Path] = (),
+    stopped: threading.Event | None = None,
 ) -> int:
-    """Run ``command`` and return its exit code; 124 if it was ended after ``timeout`` seconds.
+    """Run ``command`` and return its exit code; 124 if it was ended after ``timeout`` seconds or since ``stopped``.
 
     Args:
         output: gets its stdout and stderr.
@@ -74,11 +77,19 @@ def run(
         start_new_session=True,
     ) as process:
         try:
-            return process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            return 124
+            return _wait(process, timeout, stopped)
         finally:
             process.kill()  # the kernel then ends the namespace's first process, and with it all others
+
+
+def _wait(process: subprocess.Popen[bytes], timeout: float, stopped: threading.Event | None) -> int:
+    deadline = time.monotonic() + timeout
+    while (left := deadline - time.monotonic()) > 0 and not (stopped and stopped.is_set()):
+        try:
+            return process.wait(min(left, 0.5))
+        except subprocess.TimeoutExpired:
+            continue
+    return 124
 
 
 # --- the helper process: standard library only ------------------------------------------------------------------------

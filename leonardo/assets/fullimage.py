@@ -5,27 +5,30 @@ A prepared state is held against it (see :mod:`leonardo.gates.parity`). Of the d
 set-ups get them. The image belongs to the ids that drivers map, so a driver can take its folder as a base.
 """
 
+import fcntl
 import os
 import re
 import shlex
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from leonardo.assets import containerroot
 from leonardo.assets.bases import Base
 from leonardo.assets.containerroot import NoContainerRootError
 from leonardo.assets.failures import classify
-from leonardo.assets.packages import INSIDE, PREPARATION, PackageNetwork
+from leonardo.assets.packages import INSIDE, PREPARATION
 from leonardo.errors import FailureClass, InfrastructureError
 from leonardo.sandbox import apptainer
 from leonardo.sandbox.driver import SetUpResult
 from leonardo.sandbox.namespaces import host_files
 from leonardo.tasks.definition import parse_definition
 
+_PREFIX = ".full-"
 _CERTIFICATES = "certificates.crt"
 _SCRATCH = ("tmp", "var/tmp")
 _FINISH = 60.0
@@ -55,6 +58,25 @@ class FullImage:
     seconds: float
 
 
+@dataclass(frozen=True)
+class BuildPlace:
+    """Where and with what a build is done.
+
+    Attributes:
+        folder: the image appears below it; held by :func:`builds_below`.
+        packages: what is lent to the build, see :class:`leonardo.assets.packages.PackageNetwork`; one build at a time.
+        variables: those of the package network.
+        timeout: seconds that the build may take.
+        stopped: ends it when set.
+    """
+
+    folder: Path
+    packages: Path
+    variables: Mapping[str, str]
+    timeout: float
+    stopped: threading.Event = field(default_factory=threading.Event)
+
+
 def full_definition(definition: str, base: Path, environment: Mapping[str, str]) -> str:
     """``definition`` with another header, and the base's own variables, which a folder cannot carry."""
     start = re.search(r"^[ \t]*%", definition, re.MULTILINE)
@@ -66,17 +88,25 @@ def full_definition(definition: str, base: Path, environment: Mapping[str, str])
 
 
 @contextmanager
-def full_image(
-    definition: str, base: Base, unpacked: Path, network: PackageNetwork, slot: int, folder: Path, timeout: float
-) -> Iterator[FullImage]:
-    """Build the image of ``definition`` below ``folder``; it is removed at the end of the block.
+def builds_below(folder: Path) -> Iterator[None]:
+    """Hold ``folder`` for full images: one caller at a time, and what one that was killed left there goes first."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        for leftover in folder.glob(f"{_PREFIX}*"):
+            remove(leftover)
+        yield
+
+
+@contextmanager
+def full_image(definition: str, base: Base, unpacked: Path, place: BuildPlace) -> Iterator[FullImage]:
+    """Build the image of ``definition``; it is removed at the end of the block.
 
     Args:
         unpacked: the base as a driver unpacked it.
-        slot: which of the network's folders is lent; one build a slot at a time.
 
     Raises:
-        FullImageError: the build failed, or took longer than ``timeout`` seconds.
+        FullImageError: the build failed, or took too long.
         InfrastructureError: there is no Apptainer, or no user namespace for it.
         InputError: the definition is none.
     """
@@ -84,13 +114,11 @@ def full_image(
     program = apptainer.find()
     if program is None:
         raise InfrastructureError("Full images are built by Apptainer, which is not installed", "make apptainer")
-    folder.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(dir=folder, prefix=".full-"))
+    work = Path(tempfile.mkdtemp(dir=place.folder, prefix=_PREFIX))
     try:
         if os.geteuid() == 0:
             os.chown(work, *containerroot.own_ids().root)
-        build = _Build(program, base, unpacked, network.folder(slot), work, network.environment)
-        yield build.run(full_definition(definition, unpacked, base.environment), timeout)
+        yield _Build(program, base, unpacked, place, work).run(full_definition(definition, unpacked, base.environment))
     except NoContainerRootError as error:
         raise InfrastructureError(
             f"A full image needs a user namespace with a range of ids ({error})",
@@ -114,45 +142,37 @@ def remove(work: Path) -> None:
 class _Build:
     """One build, in ``work``."""
 
-    def __init__(
-        self,
-        program: Path,
-        base: Base,
-        unpacked: Path,
-        packages: Path,
-        work: Path,
-        variables: Mapping[str, str],
-    ) -> None:
+    def __init__(self, program: Path, base: Base, unpacked: Path, place: BuildPlace, work: Path) -> None:
         self._program = program
         self._unpacked = unpacked
-        self._packages = packages
+        self._place = place
         self._work = work
         self._root = work / "root"
         # of a link's program the folder where it really is, with the libraries beside it
         installed = program.resolve().parent.parent
-        self._reach = [unpacked, packages, work, *([installed] if installed != Path("/usr") else [])]
+        self._reach = [unpacked, place.packages, work, *([installed] if installed != Path("/usr") else [])]
         files, certificates = host_files()
-        own = {"DEBIAN_FRONTEND": "noninteractive", **base.environment, **variables}
+        own = {"DEBIAN_FRONTEND": "noninteractive", **base.environment, **place.variables}
         for path, text in files.items():
             if path in certificates.values():
-                (packages / _CERTIFICATES).write_text(text)
+                (place.packages / _CERTIFICATES).write_text(text)
                 own |= dict.fromkeys(certificates, f"{INSIDE}/{_CERTIFICATES}")
         self._variables = {f"APPTAINERENV_{name}": value for name, value in own.items()}
         folders = {f"APPTAINER_{name}DIR": str(work) for name in ("TMP", "CACHE", "CONFIG")}
         self._environment = _search_path() | {"HOME": str(work), **folders}
 
-    def run(self, definition: str, timeout: float) -> FullImage:
+    def run(self, definition: str) -> FullImage:
         began = time.monotonic()
         source = self._work / "image.def"
         source.write_text(definition)
         source.chmod(0o644)
         self._prepare()
-        binds = [f"{self._packages}:{INSIDE}", *(f"{self._work / name}:/{name}" for name in _SCRATCH)]
+        binds = [f"{self._place.packages}:{INSIDE}", *(f"{self._work / name}:/{name}" for name in _SCRATCH)]
         options = [word for bind in binds for word in ("--bind", bind)]
         command = [self._program, "build", "--disable-cache", "--notest", *options, "--sandbox", self._root, source]
-        exit_code, log = self._call(command, timeout, self._variables)
+        exit_code, log = self._call(command, self._place.timeout, self._variables)
         seconds = time.monotonic() - began
-        failed = classify(SetUpResult(exit_code, log, seconds, timed_out=exit_code == 124), timeout)
+        failed = classify(SetUpResult(exit_code, log, seconds, timed_out=exit_code == 124), self._place.timeout)
         if failed:
             raise FullImageError(*failed)
         exit_code, text = self._call(
@@ -167,7 +187,7 @@ class _Build:
 
     def _prepare(self) -> None:
         """Temporary folders of its own: Apptainer would show it the host's, and keep out of the image what is there."""
-        steps = ["set -e", PREPARATION.replace(INSIDE, shlex.quote(str(self._packages)))]
+        steps = ["set -e", PREPARATION.replace(INSIDE, shlex.quote(str(self._place.packages)))]
         for name in _SCRATCH:
             own, bases = shlex.quote(str(self._work / name)), shlex.quote(str(self._unpacked / name))
             steps.append(f"mkdir -p {shlex.quote(str((self._work / name).parent))}")

@@ -7,6 +7,7 @@ listed by its path; what two builds may differ in is data with reasons (:mod:`le
 """
 
 import re
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -16,7 +17,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from leonardo.assets.bases import Bases
-from leonardo.assets.fullimage import FullImage, FullImageError, full_image
+from leonardo.assets.fullimage import BuildPlace, FullImage, FullImageError, builds_below, full_image
 from leonardo.assets.manifest import ManifestEntry, manifest_digest
 from leonardo.assets.progress import BuildProgress
 from leonardo.assets.store import SET_UP_TIMEOUT, AssetStore
@@ -89,6 +90,20 @@ def run_parity(
     entries = store.build(tasks, jobs=jobs, progress=progress)
     gate = ParityGate(store, driver, Bases(store.root / "bases", site), volatile, jobs, timeout)
     progress.start(len(tasks), "compared with full images")
+    with builds_below(gate.folder):
+        reports = _check_all(gate, tasks, entries, jobs, progress)
+    pins = {
+        "manifest": manifest_digest(entries),
+        "volatile_version": volatile.version,
+        "driver": driver.name,
+        "bases": {entry.image: entry.base for entry in entries if entry.base},
+    }
+    return [reports[task.id] for task in tasks], pins
+
+
+def _check_all(
+    gate: "ParityGate", tasks: Sequence[Task], entries: Sequence[ManifestEntry], jobs: int, progress: BuildProgress
+) -> dict[str, ParityReport]:
     reports: dict[str, ParityReport] = {}
     pool = ThreadPoolExecutor(jobs, thread_name_prefix="parity")
     try:
@@ -100,17 +115,11 @@ def run_parity(
             if not report.ok:
                 progress.note(f"{report.task_id}: {report.reason or f'{len(report.differences)} differences'}")
     except KeyboardInterrupt:
-        driver.close()
+        gate.stop()
         raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
-    pins = {
-        "manifest": manifest_digest(entries),
-        "volatile_version": volatile.version,
-        "driver": driver.name,
-        "bases": {entry.image: entry.base for entry in entries if entry.base},
-    }
-    return [reports[task.id] for task in tasks], pins
+    return reports
 
 
 class ParityGate:
@@ -124,9 +133,16 @@ class ParityGate:
         self._bases = bases
         self._volatile = volatile
         self._timeout = timeout
+        self._stopped = threading.Event()
+        self.folder = store.root / "full-images"
         self._slots: SimpleQueue[int] = SimpleQueue()
         for slot in range(jobs):
             self._slots.put(FIRST_SLOT + slot)
+
+    def stop(self) -> None:
+        """End what runs."""
+        self._stopped.set()
+        self._driver.close()
 
     def check(self, task: Task, entry: ManifestEntry) -> ParityReport:
         """Compare the prepared state of ``task`` with its full image."""
@@ -154,10 +170,8 @@ class ParityGate:
         network = self._bases.network(base, self._store.root / "packages")
         with ExitStack() as stack:
             prepared = stack.enter_context(self._store.using(task)).stack
-            folder = self._store.root / "full-images"
-            image = stack.enter_context(
-                full_image(task.definition, base, prepared.base, network, slot, folder, self._timeout)
-            )
+            place = BuildPlace(self.folder, network.folder(slot), network.environment, self._timeout, self._stopped)
+            image = stack.enter_context(full_image(task.definition, base, prepared.base, place))
             report.full_seconds = image.seconds
             began = time.monotonic()
             own = tuple(path for path in prepared.own if (image.root / path).is_file())

@@ -1,6 +1,10 @@
 import os
+import subprocess
+import sys
 import tempfile
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -28,7 +32,9 @@ def run(script: str, timeout: float = 20, reach: tuple[Path, ...] = ()) -> tuple
 
 
 def test_root_with_ids_and_an_exit_code() -> None:
-    code, said = run("id -u; touch $(mktemp -u) ; t=$(mktemp); chown 33:33 $t && stat -c %u:%g $t; rm $t; umask; exit 7")
+    code, said = run(
+        "id -u; touch $(mktemp -u) ; t=$(mktemp); chown 33:33 $t && stat -c %u:%g $t; rm $t; umask; exit 7"
+    )
     assert code == 7
     assert said.split() == ["0", "33:33", "0022"]
 
@@ -73,16 +79,41 @@ def test_time_is_bounded() -> None:
     assert time.monotonic() - began < 10
 
 
+def test_it_can_be_stopped() -> None:
+    stopped = threading.Event()
+    threading.Timer(0.3, stopped.set).start()
+    with tempfile.TemporaryFile() as output:
+        command = ["sleep", "987656"]
+        assert containerroot.run(command, output, timeout=60, environment=ENVIRONMENT, stopped=stopped) == 124
+
+
+def test_a_caller_that_is_killed_leaves_nothing() -> None:
+    script = (
+        "import sys; from leonardo.assets import containerroot\n"
+        "command = ['bash', '-c', 'setsid sleep 987654 & sleep 987654']\n"
+        f"containerroot.run(command, sys.stdout.buffer, timeout=60, environment={ENVIRONMENT})\n"
+    )
+    caller = subprocess.Popen([sys.executable, "-c", script])
+    deadline = time.monotonic() + 10
+    while not _sleeps(2) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert _sleeps(2), "it runs"
+    caller.kill()
+    caller.wait()
+    while _sleeps() and time.monotonic() < deadline + 5:
+        time.sleep(0.05)
+    assert not _sleeps()
+
+
 def test_a_command_that_is_not_there() -> None:
     with tempfile.TemporaryFile() as output:
         assert containerroot.run(["/no/such"], output, timeout=10, environment=ENVIRONMENT) == 127
 
 
-def _sleeps() -> bool:
+def _sleeps(fewest: int = 1) -> bool:
+    """Whether that many of the tests' own sleeping processes run."""
+    found = 0
     for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if b"987654" in (folder / "cmdline").read_bytes():
-                return True
-        except OSError:
-            continue
-    return False
+        with suppress(OSError):
+            found += (folder / "cmdline").read_bytes() == b"sleep\x00987654\x00"
+    return found >= fewest
