@@ -216,12 +216,14 @@ class Holdings:
     @classmethod
     def now(cls, folder: Path) -> "Holdings":
         """``folder``: where layers and temporary files are."""
+        own = f"{PREFIX}{os.getpid()}-"
         return cls(
             processes=len(descendants()),
             descriptors=len(os.listdir("/proc/self/fd")),  # noqa: PTH208 - no descriptor of its own stays open
             mounts=len(Path("/proc/self/mounts").read_text().splitlines()),
             files=sum(len(names) + len(folders) for _, folders, names in os.walk(folder)),
-            groups=sum(1 for _ in Path("/sys/fs/cgroup").glob(f"**/{PREFIX}{os.getpid()}-*")),
+            # not by glob, which fails where another process removes a group meanwhile
+            groups=sum(name.startswith(own) for _, names, _ in os.walk("/sys/fs/cgroup") for name in names),
             memory=int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize(),
         )
 

@@ -19,7 +19,7 @@ DEVICE = "/dev/fuse"
 START_PATIENCE = 10.0
 HEAD_START = 0.1
 GONE = 76
-"""Exit code of what holds a sandbox whose FUSE process has ended or was stopped."""
+"""Exit code of what holds a sandbox whose FUSE process has ended or hangs."""
 
 _OPAQUE_FILE, _WHITEOUT = ".wh..wh..opq", ".wh."
 _OPAQUE, _NEUTRAL_OPAQUE = ("user.fuseoverlayfs.opaque", "trusted.overlay.opaque"), "user.overlay.opaque"
@@ -79,6 +79,14 @@ def is_stopped(process: int) -> bool:
         return linux.read(f"/proc/{process}/stat").rpartition(")")[2].split()[0] in "TtZX"
     except OSError:
         return True
+
+
+def work_of(process: int) -> tuple[str, ...]:
+    """Processor time that a process has used so far."""
+    try:
+        return tuple(linux.read(f"/proc/{process}/stat").rpartition(")")[2].split()[11:13])
+    except OSError:
+        return ()
 
 
 def make_neutral(folder: str) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from leonardo.sandbox import fuseoverlay, layers, linux, mounts, ownfiles, seccomp, selftest, wire
 from leonardo.sandbox.server import FULL_BELOW, Server
+from leonardo.sandbox.servers import Asker
 
 HOSTNAME = "sandbox"
 ISOLATED = linux.CLONE_NEWNS | linux.CLONE_NEWPID | linux.CLONE_NEWIPC | linux.CLONE_NEWUTS
@@ -207,6 +208,7 @@ def _serve_files(plan: mounts.Plan, channel: int, ids: IdMaps, test: bool) -> No
     if plan.own:
         ownfiles.copy(plan.layers[0], f"{mounts.SCRATCH}/upper", plan.own)
     server = fuseoverlay.start(plan.layers, f"{mounts.SCRATCH}/root")
+    asker = Asker(f"{mounts.SCRATCH}/root")
     process = _start_sandbox(plan, channel, ids, mounts.enter_root, test=test)
     os.close(channel)
 
@@ -223,7 +225,7 @@ def _serve_files(plan: mounts.Plan, channel: int, ids: IdMaps, test: bool) -> No
             code = fuseoverlay.GONE
         os.kill(process, signal.SIGKILL)
         wait_for((process,), fuseoverlay.HEAD_START)  # its end may wait for its files, whose failure it is not to see
-        for child in (server, process):
+        for child in (server, asker.process, process):
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
         if code < 0:
@@ -231,16 +233,22 @@ def _serve_files(plan: mounts.Plan, channel: int, ids: IdMaps, test: bool) -> No
         os._exit(code)
 
     signal.signal(signal.SIGTERM, end)
+    work = None
     while own_end() is None and not fuseoverlay.is_stopped(server):
-        wait_for((process, server), 1.0)
+        if asker.answers in wait_for((process, server), 0.5, asker.answers):
+            asker.hear()
+        # one that is at a long copy answers late, but works
+        before, work = work, fuseoverlay.work_of(server) if asker.is_overdue else None
+        if work is not None and work == before:
+            break
     end()
 
 
-def wait_for(processes: tuple[int, ...], seconds: float) -> None:
-    """Until one of some children has ended, or for some seconds."""
+def wait_for(processes: tuple[int, ...], seconds: float, *others: int) -> list[int]:
+    """Until one of some children has ended or one of some descriptors is ready (which are returned), or for so long."""
     handles = [os.pidfd_open(process) for process in processes]
     try:
-        select.select(handles, [], [], seconds)
+        return select.select([*handles, *others], [], [], seconds)[0]
     finally:
         for handle in handles:
             os.close(handle)

@@ -23,6 +23,38 @@ HUNG = 75
 """Exit code of a guard whose holder's files were served no more."""
 
 
+class Asker:
+    """A process that asks for names in ``folder``, since whoever asks may hang; :attr:`answers` has a byte for each.
+
+    Args:
+        folder: on the file system that is asked about.
+        mount_namespace: a descriptor of the one that has it; None for this process's own.
+    """
+
+    def __init__(self, folder: str, mount_namespace: int | None = None) -> None:
+        self.answers, answer = os.pipe2(os.O_CLOEXEC)
+        self._heard = time.monotonic()
+        self.process = linux.clone(0)
+        if not self.process:
+            try:
+                _ask_for_ever(folder, mount_namespace, answer)
+            finally:
+                os._exit(1)
+        os.close(answer)
+
+    def hear(self) -> bool:
+        """Take in what has been answered (:attr:`answers` is ready); whether it was as it should be."""
+        answer = os.read(self.answers, 4096)
+        if not answer.strip(b"."):
+            self._heard = time.monotonic()
+        return bool(answer) and b"!" not in answer
+
+    @property
+    def is_overdue(self) -> bool:
+        """Whether no answer has come for :data:`PATIENCE`."""
+        return time.monotonic() - self._heard > PATIENCE
+
+
 class Servers:
     """The processes that serve a holder's files, watched by the guard.
 
@@ -32,9 +64,7 @@ class Servers:
 
     def __init__(self, processes: Sequence[int]) -> None:
         self._names: dict[int, str] = {}
-        self._asker = -1
-        self._answers: int | None = None
-        self._heard = time.monotonic()
+        self._asker: Asker | None = None
         for process in processes:
             try:
                 handle = os.pidfd_open(process)
@@ -44,37 +74,26 @@ class Servers:
 
     def ask_about(self, folder: str, mount_namespace: int) -> None:
         """Start asking for names in ``folder`` of a mount namespace (a descriptor, which is closed)."""
-        self._answers, answer = os.pipe2(os.O_CLOEXEC)
-        self._asker = linux.clone(0)
-        if not self._asker:
-            try:
-                _ask_for_ever(folder, mount_namespace, answer)
-            finally:
-                os._exit(1)
-        os.close(answer)
+        self._asker = Asker(folder, mount_namespace)
         os.close(mount_namespace)
 
     def register(self, poll: select.poll) -> None:
         """Have ``poll`` wake up when a server ends or an answer comes."""
-        for descriptor in (*self._names, *([] if self._answers is None else [self._answers])):
+        for descriptor in (*self._names, *([self._asker.answers] if self._asker else [])):
             poll.register(descriptor, select.POLLIN)
 
     @property
     def patience(self) -> float | None:
         """Milliseconds that a poll may wait."""
-        return None if self._answers is None else 1000
+        return 1000 if self._asker else None
 
     def complaint(self, ready: dict[int, int]) -> str:
         """What is wrong, in words, given what a poll found; ``""`` when nothing is."""
         for handle in ready.keys() & self._names.keys():
             return f"{self._names[handle]}, which serves its files, ended"
-        if self._answers in ready:
-            answer = os.read(self._answers, 4096)
-            if not answer.strip(b"."):
-                self._heard = time.monotonic()
-            if not answer or b"!" in answer:
-                return "its files are served no more"
-        if self._answers is not None and time.monotonic() - self._heard > PATIENCE:
+        if self._asker and self._asker.answers in ready and not self._asker.hear():
+            return "its files are served no more"
+        if self._asker and self._asker.is_overdue:
             return f"{self._serving()} has not answered for {PATIENCE:.0f} s"
         return ""
 
@@ -92,13 +111,14 @@ class Servers:
                     signal.pidfd_send_signal(handle, signal.SIGKILL)
                 except OSError:
                     pass  # it has ended
-        if self._asker > 0:
-            os.kill(self._asker, signal.SIGKILL)
+        if self._asker:
+            os.kill(self._asker.process, signal.SIGKILL)
 
 
-def _ask_for_ever(folder: str, mount_namespace: int, answer: int) -> None:
+def _ask_for_ever(folder: str, mount_namespace: int | None, answer: int) -> None:
     linux.die_with_parent()
-    linux.join_namespace(mount_namespace, linux.CLONE_NEWNS)
+    if mount_namespace is not None:
+        linux.join_namespace(mount_namespace, linux.CLONE_NEWNS)
     number = 0
     while True:
         number += 1

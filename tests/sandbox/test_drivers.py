@@ -20,7 +20,8 @@ from leonardo.sandbox.apptainerholder import ApptainerHolderDriver
 from leonardo.sandbox.driver import LayerStack
 from leonardo.sandbox.drivers import Candidate
 from leonardo.sandbox.identities import NoRangeError
-from tests.sandbox.conftest import SMALL
+from leonardo.sandbox.namespaces import NamespacesDriver
+from tests.sandbox.conftest import SMALL, another
 
 
 class _Driver:
@@ -225,6 +226,41 @@ def test_a_stopped_fuse_overlay_ends_its_sandbox_alone(tiny_root_archive: Path, 
         driver.remove(base)
 
 
+def test_a_fuse_overlay_whose_disk_hangs_ends_its_sandbox_alone(tiny_root_archive: Path, tmp_path: Path) -> None:
+    """It is not stopped, but waits for what lies below it, here another FUSE process, which is."""
+    if os.geteuid():
+        pytest.skip("what a plain user mounts by FUSE, his sandboxes' other ids may not see")
+    try:
+        with drivers.FUSE.opened() as driver:
+            base, shown = tmp_path / "base", tmp_path / "shown"
+            driver.unpack(tiny_root_archive, base)
+    except InfrastructureError as error:
+        pytest.skip(str(error))
+    shown.mkdir()
+    below = subprocess.Popen(["fuse-overlayfs", "-f", "-o", f"lowerdir={base},allow_other", shown])
+    try:
+        while not shown.is_mount():
+            time.sleep(0.01)
+        with drivers.FUSE.opened() as driver:
+            backend, other = (driver.backend(LayerStack(layer), limits=SMALL) for layer in (shown, base))
+            backend.start()
+            other.start()
+            begun = time.monotonic()
+            os.kill(below.pid, signal.SIGSTOP)
+            with pytest.raises(InfrastructureError, match="fuse-overlayfs"):
+                backend.run_command("cat /usr/bin/* > /dev/null; sleep 20")
+            assert time.monotonic() - begun < 5
+            assert other.run_command("echo unharmed").stdout == "unharmed\n"
+            backend.close()
+            other.close()
+    finally:
+        below.kill()
+        below.wait()
+        subprocess.run(["umount", "-l", shown], check=False)
+        with drivers.FUSE.opened() as driver:
+            driver.remove(base)
+
+
 def _named(name: str) -> set[int]:
     """Processes of this machine with a name."""
     found = set()
@@ -253,15 +289,22 @@ def test_a_command_is_not_blamed_for_files_that_failed(holder_driver: ApptainerH
     backend.close()
 
 
-def test_a_full_disk_of_the_node_is_named_and_leaves_nothing(tiny_root_archive: Path, tmp_path: Path) -> None:
+def test_a_full_disk_of_the_node_is_named_and_leaves_nothing(
+    driver: NamespacesDriver, stack: LayerStack, tiny_root_archive: Path, tmp_path: Path
+) -> None:
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "full", tmp_path], check=False).returncode:
         pytest.skip("a small file system can be mounted by root only")
     try:
-        with drivers.open_driver() as driver:
-            with pytest.raises(InfrastructureError, match="space") as caught:
-                driver.unpack(tiny_root_archive, tmp_path / "base")
-            assert caught.value.failure is FailureClass.SPACE
-            assert not list(tmp_path.iterdir())
+        with another(driver) as own:
+            fill = "head -c 3000000 /dev/urandom > /filler"
+            for work in (
+                lambda: own.unpack(tiny_root_archive, tmp_path / "base"),
+                lambda: own.set_up(stack, fill, tmp_path / "delta.tar.gz", timeout=60),
+            ):
+                with pytest.raises(InfrastructureError, match="space") as caught:
+                    work()
+                assert caught.value.failure is FailureClass.SPACE
+                assert not list(tmp_path.iterdir())
     finally:
         subprocess.run(["umount", tmp_path], check=True)
 

@@ -1,5 +1,6 @@
 """The soak in its short form, and that it would notice what it is for."""
 
+import contextlib
 import json
 import os
 import signal
@@ -57,8 +58,9 @@ def _sandboxes(run: soak.Soak) -> set[int]:
     below = soak.descendants()
     found = set()
     for process, parent in below.items():
-        if b"sleep\x0036000.5\x00" in Path(f"/proc/{process}/cmdline").read_bytes():
-            found.add(parent)
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            if b"sleep\x0036000.5\x00" in Path(f"/proc/{process}/cmdline").read_bytes():
+                found.add(parent)
     return found
 
 
