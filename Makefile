@@ -12,6 +12,7 @@ STAGE = $(LEONARDO) stage --engine $(ENGINE) --seed $(SEED) --site $(SITE) --dri
 SEED ?= 1
 SITE ?= desk
 DRIVER ?= auto
+DRIVERS ?= all
 ENGINE ?= desk
 TASKS ?= ../shared/tmax-sample/tasks.jsonl
 JOBS ?= 2
@@ -61,8 +62,8 @@ repairs: setup ## Write REPAIRS.md from the records of diagnose
 test: setup ## The tests; those marked slow are left to test-sandbox
 	@$(VENV)/bin/python -m pytest -q -m "not slow"
 
-test-sandbox: setup ## The sandbox's tests on every driver of this machine (half an hour); as root and as a plain user
-	@LEONARDO_TEST_DRIVERS=all $(VENV)/bin/python -m pytest -q tests/sandbox
+test-sandbox: setup ## The sandbox's tests on every driver of this machine (half an hour), or on DRIVERS="namespaces apptainer"; as root and as a plain user
+	@LEONARDO_TEST_DRIVERS="$(DRIVERS)" $(VENV)/bin/python -m pytest -q tests/sandbox
 
 lint: setup ## ruff, lint and format
 	@$(VENV)/bin/ruff check .
