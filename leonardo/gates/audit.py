@@ -95,7 +95,7 @@ def run_audit(
             progress.advance()
             if not report.clean:
                 progress.note(f"{report.task_id}: {report.reason or report.findings[0]}")
-        audit.check_bases(list(reports.values()))
+        audit.check_layers(list(reports.values()))
     except KeyboardInterrupt:
         driver.close()
         raise
@@ -109,6 +109,15 @@ def run_audit(
     return [reports[task.id] for task in tasks], pins
 
 
+@dataclass(frozen=True)
+class _Layer:
+    """A layer as it lies on this node: its digest, what it holds of the builder, and the tasks that stand on it."""
+
+    digest: str
+    secrets: tuple[str, ...]
+    users: set[str]
+
+
 class Audit:
     """Audits tasks one by one; safe to use from several threads."""
 
@@ -116,7 +125,8 @@ class Audit:
         self._store = store
         self._driver = driver
         self._secrets = of_this_machine([store.root])
-        self._bases: dict[Path, tuple[Tree, str]] = {}
+        self._bases: dict[Path, Tree] = {}
+        self._layers: dict[Path, _Layer] = {}
         self._lock = threading.Lock()
 
     def check(self, task: Task, entry: ManifestEntry) -> AuditReport:
@@ -136,16 +146,18 @@ class Audit:
         report.seconds = round(time.monotonic() - began, 1)
         return report
 
-    def check_bases(self, reports: Sequence[AuditReport]) -> None:
-        """Digest every base once more, after all episodes; a changed one is everybody's finding."""
-        for folder, (_, before) in self._bases.items():
-            if layer_digest(folder) != before:
-                for report in reports:
-                    report.layers.append(f"base {folder.name} is not what it was before the episodes")
+    def check_layers(self, reports: Sequence[AuditReport]) -> None:
+        """Digest every layer once more, after all episodes; a changed one is a finding of all that stand on it."""
+        known = {report.task_id: report for report in reports}
+        for folder, layer in self._layers.items():
+            if layer_digest(folder) != layer.digest:
+                for task_id in layer.users & known.keys():
+                    known[task_id].layers.append(f"layer {folder.name} is not what it was before the episodes")
 
     def _check(self, task: Task, entry: ManifestEntry, stack: LayerStack, report: AuditReport) -> None:
         base = self._base_tree(stack)
-        before = [layer_digest(folder) for folder in stack.deltas]
+        for folder in (*stack.deltas, stack.base):
+            report.secrets += self._note_layer(folder, task.id)
         with closing(self._driver.backend(stack)) as backend:
             backend.start()
             prepare(backend, task)
@@ -162,10 +174,6 @@ class Audit:
                 if path in made and made[path].kind == "file" and (changed is None or path in changed)
             )
             destroy(backend)
-        for folder, digest in zip(stack.deltas, before, strict=True):
-            if layer_digest(folder) != digest:
-                report.layers.append(f"layer {folder.name} is not what it was before the episode")
-            report.secrets += search_layer(folder, self._secrets)
         report.verdict = judge(task, entry.prepared, null, reference, tree, report.leaks)
 
     def _base_tree(self, stack: LayerStack) -> Tree:
@@ -173,8 +181,17 @@ class Audit:
             if stack.base not in self._bases:
                 with closing(self._driver.backend(LayerStack(stack.base))) as backend:
                     backend.start()
-                    self._bases[stack.base] = read_tree(listing_of(backend)), layer_digest(stack.base)
-            return self._bases[stack.base][0]
+                    self._bases[stack.base] = read_tree(listing_of(backend))
+            return self._bases[stack.base]
+
+    def _note_layer(self, folder: Path, task_id: str) -> tuple[str, ...]:
+        """Digest a layer before the first episode on it, and tell what it holds of the builder."""
+        with self._lock:
+            if folder not in self._layers:
+                found = tuple(search_layer(folder, self._secrets))
+                self._layers[folder] = _Layer(layer_digest(folder), found, set())
+            self._layers[folder].users.add(task_id)
+            return self._layers[folder].secrets
 
     def _look_at_files(self, task: Task, backend: SandboxBackend, made: Tree, report: AuditReport) -> None:
         """Read everything that the set-up or the seeds put there, and no package did."""

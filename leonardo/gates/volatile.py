@@ -28,7 +28,7 @@ class VolatilePath(_Strict):
 
     path: str
     aspects: tuple[Aspect, ...] = Field(min_length=1)
-    same: Literal["bytecode", "shadow", ""] = ""
+    same: Literal["bytecode", "shadow", "apt-states", ""] = ""
     reason: str = Field(min_length=1)
 
 
@@ -116,7 +116,7 @@ def environment_differences(
 
 
 def _is_same(how: str, path: str, prepared: Read, full: Read) -> bool:
-    normal = {"bytecode": _without_source_time, "shadow": _without_days}[how]
+    normal = {"bytecode": _without_source_time, "shadow": _without_days, "apt-states": _automatic}[how]
     try:
         return normal(prepared(path)) == normal(full(path))
     except OSError:
@@ -131,3 +131,9 @@ def _without_source_time(content: bytes) -> bytes:
 def _without_days(content: bytes) -> bytes:
     """shadow(5): the third field of a line is the day of the last change."""
     return re.sub(rb"(?m)^([^:\n]*:[^:\n]*:)\d*:", rb"\1:", content)
+
+
+def _automatic(content: bytes) -> bytes:
+    """apt's list of packages that came for another's sake, sorted."""
+    paragraphs = {paragraph.strip(b"\n") for paragraph in content.split(b"\n\n")}
+    return b"\n\n".join(sorted(paragraph for paragraph in paragraphs if b"\nAuto-Installed: 1" in paragraph))
