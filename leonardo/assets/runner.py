@@ -188,5 +188,7 @@ class Runner:
     def _network(self, base: Base) -> PackageNetwork:
         with self._lock:
             if base.digest not in self._networks:
-                self._networks[base.digest] = self._bases.network(base, self._root / "packages")
+                # what a root of one id left belongs to the caller, and other roots may not write to it
+                place = self._root / ("packages-one-id" if self._driver.one_id else "packages")
+                self._networks[base.digest] = self._bases.network(base, place)
             return self._networks[base.digest]
