@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from leonardo.errors import InputError
 from leonardo.overlay.commits import build
@@ -127,7 +128,8 @@ def run_suites(
     }
     report.parent.mkdir(parents=True, exist_ok=True)
     report.unlink(missing_ok=True)
-    with report.with_suffix(".log").open("wb") as log:
+    with TemporaryDirectory(prefix="r") as ray, report.with_suffix(".log").open("wb") as log:
+        environment["RAY_TMPDIR"] = ray  # a short path: Ray puts sockets into it
         streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
         process = subprocess.Popen(command, cwd=place, env=environment, start_new_session=True, **streams)
         try:
