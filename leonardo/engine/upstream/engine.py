@@ -26,6 +26,9 @@ from leonardo.tasks.task import Task
 PROJECT = Path(__file__).parents[3]
 STEPS_FILE, LOG, OUTCOME = "steps.jsonl", "trainer.log", "outcome.json"
 
+_COMPLETE = ".checkpoint_complete"
+"""The file that the trainer writes last into a checkpoint, in a folder that it names after run, seed and time."""
+
 _LOOK = 1.0
 """Seconds between looks at a run."""
 
@@ -260,10 +263,8 @@ def _outcome(folder: Path, stalled: str, seconds: float) -> TrainingOutcome:
         return TrainingOutcome(None, 137, "runtime: the supervisor was killed", seconds=seconds)
     code = ended.exit_code if ended.exit_code is not None else 1
     reason = stalled or ended.reason or ("" if code == 0 else classify(folder / LOG, code))
-    policy = None
-    checkpoint = folder / "checkpoint"
-    if (checkpoint / "config.json").is_file():
-        policy = from_upstream(checkpoint, folder / "policy")
+    saved = sorted((folder / "checkpoint").glob(f"*/{_COMPLETE}"), key=lambda mark: mark.stat().st_mtime)
+    policy = from_upstream(saved[-1].parent, folder / "policy") if saved else None
     return TrainingOutcome(policy, code, reason, tuple(ended.leftovers), round(seconds, 1))
 
 
