@@ -18,8 +18,9 @@ TASKS ?= ../shared/tmax-sample/tasks.jsonl
 JOBS ?= 2
 N ?= 300
 ROWS ?=
+BUNDLE ?= out/assets.tar
 
-.PHONY: help setup demo smoke calibrate gates parity audit diagnose repairs test test-sandbox lint format apptainer upstream bench-sandbox soak apply-patches unapply-patches diff new-patch \
+.PHONY: help setup assets assets-gc assets-bundle assets-unbundle bench-assets demo smoke calibrate gates parity audit diagnose repairs test test-sandbox lint format apptainer upstream bench-sandbox soak apply-patches unapply-patches diff new-patch \
 	refresh-patches rebase-patches continue-patches abort-patches check-patches doctor clean \
 	upstream-env upstream-wheels lock-upstream-env test-upstream
 
@@ -58,6 +59,18 @@ diagnose: setup ## One class for each row that fails, rung by rung, of a corpus 
 
 repairs: setup ## Write REPAIRS.md from the records of diagnose
 	@$(LEONARDO) repairs
+
+assets: setup ## Prepared states of TASKS; SELECT="--first 200" (see docs/assets.md); writes out/assets.json
+	@$(LEONARDO) assets build "$(TASKS)" --site $(SITE) --driver $(DRIVER) --jobs $(JOBS) $(SELECT)
+
+assets-gc: setup ## What no prepared state stands on: counted; DELETE=1 removes it; KEEP=rows.jsonl: only these stay
+	@$(LEONARDO) assets gc --site $(SITE) --driver $(DRIVER) $(if $(KEEP),--keep "$(KEEP)") $(if $(DELETE),--delete)
+
+assets-bundle: setup ## What TASKS need as one verified archive, BUNDLE=file; again, it goes on
+	@$(LEONARDO) assets bundle "$(TASKS)" "$(BUNDLE)" --site $(SITE) --driver $(DRIVER) $(SELECT)
+
+assets-unbundle: setup ## Put BUNDLE=file into this site's store; again, it goes on
+	@$(LEONARDO) assets unbundle "$(BUNDLE)" --site $(SITE) --driver $(DRIVER)
 
 test: setup ## The tests; those marked slow are left to test-sandbox
 	@$(VENV)/bin/python -m pytest -q -m "not slow"
@@ -120,6 +133,9 @@ check-patches: setup ## Hold the patch stack to its rules; needs no checkout; wr
 
 bench-sandbox: setup ## Time the sandbox drivers of this machine; writes out/bench-sandbox.json
 	@$(VENV)/bin/python -m benchmarks.sandbox
+
+bench-assets: setup ## Layers against whole set-ups of TASKS, in size and file by file; writes out/bench-assets.json
+	@$(VENV)/bin/python -m benchmarks.assets "$(TASKS)" --site $(SITE) --driver $(DRIVER) --jobs $(JOBS)
 
 soak: setup ## 10,000 episodes with random kills of helpers, holders and sandboxes; SECONDS=60 for a short one
 	@$(VENV)/bin/python benchmarks/soak.py --driver $(DRIVER) --seed $(SEED) $(if $(SECONDS),--seconds $(SECONDS))

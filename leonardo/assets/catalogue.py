@@ -102,6 +102,15 @@ class Catalogue:
             with self._failures(path), self._lock:
                 self._connection(path).execute("vacuum")
 
+    def check(self) -> None:
+        """Read all of it. Raises InfrastructureError where a file is damaged."""
+        with self._lock:
+            for path in self._files():
+                with self._failures(path):
+                    (answer,) = self._connection(path).execute("pragma quick_check").fetchone()
+                    if answer != "ok":
+                        raise sqlite3.DatabaseError(answer)
+
     def close(self) -> None:
         """Close the files. What is asked for later opens them again."""
         with self._lock:

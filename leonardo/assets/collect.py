@@ -57,8 +57,8 @@ def find_garbage(store: AssetStore, keep: Collection[str] | None = None) -> Garb
         keys.add(record.key)
         references.update((*record.layers, *([entry["base"]] if entry.get("base") else [])))
     records = {record.key: record for record in store.catalogue.records()}
-    # a record of a package layer belongs to the layer
-    gone = {key for key, record in records.items() if key not in keys and not set(record.layers) & references.keys()}
+    # a record of a package layer stays with its layer
+    gone = {key for key, record in records.items() if key not in keys and not _stands(record, references)}
     stored, bases = store.archives.stored(), _bases(store)
     return Garbage(
         layers={digest: size for digest, size in stored.items() if digest not in references},
@@ -92,6 +92,10 @@ def collect(store: AssetStore, keep: Collection[str] | None = None) -> Garbage:
         for digest in bases:
             (store.root / "bases" / f"{digest}.tar").unlink(missing_ok=True)
         return Garbage(**asdict(garbage) | {"unpacked": unpacked, "layers": layers, "bases": bases})
+
+
+def _stands(record: SetUpRecord, references: Collection[str]) -> bool:
+    return bool(record.layers) and all(digest in references for digest in record.layers)
 
 
 def _bases(store: AssetStore) -> dict[str, int]:

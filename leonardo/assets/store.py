@@ -129,6 +129,7 @@ class AssetStore:
         plans = {task.digest: self._plan(task) for task in tasks}
         require_writable(self.root)
         with self.turn(progress):
+            self.catalogue.check()
             failures: dict[str, SetUpRecord] = {}
             for image in sorted({plan.image for plan in plans.values() if isinstance(plan, Plan)}):
                 try:

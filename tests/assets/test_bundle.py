@@ -1,0 +1,158 @@
+import io
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from leonardo.assets.bundle import CONTENTS, read_bundle, write_bundle
+from leonardo.assets.manifest import ManifestEntry
+from leonardo.assets.plan import BuildSettings
+from leonardo.assets.store import AssetStore
+from leonardo.errors import InputError
+from leonardo.sandbox.driver import Driver
+from leonardo.site import Site
+from leonardo.tasks.task import Task
+
+MakeTask = Callable[..., Task]
+
+
+@pytest.fixture
+def tasks(make_task: MakeTask) -> list[Task]:
+    return [
+        make_task("apt-get install -y python3 python3-pip\necho 1 > /one", "t1"),
+        make_task("head -c 400000 /dev/urandom > /large", "t2"),
+        make_task("", "t3"),
+    ]
+
+
+@pytest.fixture
+def built(package_site: Site, driver: Driver, tasks: list[Task]) -> tuple[AssetStore, list[ManifestEntry]]:
+    store = AssetStore(package_site.cache / "assets", driver, package_site, timeout=20)
+    return store, store.build(tasks)
+
+
+@pytest.fixture
+def elsewhere(package_site: Site, driver: Driver) -> AssetStore:
+    """A store where there is no network."""
+    settings = BuildSettings(timeout=20, offline=True)
+    return AssetStore(package_site.cache / "elsewhere", driver, package_site, settings=settings)
+
+
+Built = tuple[AssetStore, list[ManifestEntry]]
+
+
+def test_there_and_back(built: Built, elsewhere: AssetStore, tasks: list[Task], tmp_path: Path, driver: Driver) -> None:
+    store, entries = built
+    members = write_bundle(store, entries, tmp_path / "b.tar")
+    assert not (tmp_path / "b.tar.part").exists()
+    brought = read_bundle(elsewhere, tmp_path / "b.tar")
+    assert brought.members == len(members) == brought.new + 2
+    assert brought.tasks == 3
+    assert [entry.prepared for entry in elsewhere.build(tasks)] == [entry.prepared for entry in entries]
+    assert elsewhere.catalogue.builds(entries[0].set_up.key) == 0
+    state = elsewhere.named(entries[0].prepared)
+    backend = driver.backend(state.stack)
+    backend.start()
+    assert backend.run_command("cat /one /usr/share/packages/python3").stdout == "1\npython3\n"
+    backend.close()
+    assert read_bundle(elsewhere, tmp_path / "b.tar").new == 0
+
+
+def test_the_same_selection_gives_the_same_archive(built: Built, tmp_path: Path) -> None:
+    store, entries = built
+    write_bundle(store, entries, tmp_path / "a.tar")
+    write_bundle(store, entries[::-1], tmp_path / "b.tar")
+    assert (tmp_path / "a.tar").read_bytes() == (tmp_path / "b.tar").read_bytes()
+
+
+@pytest.mark.parametrize("part", [0.0, 0.1, 0.5, 0.95, 1.0])
+def test_writing_goes_on_where_it_was(built: Built, tmp_path: Path, part: float) -> None:
+    store, entries = built
+    write_bundle(store, entries, tmp_path / "a.tar")
+    data = (tmp_path / "a.tar").read_bytes()
+    (tmp_path / "b.tar.part").write_bytes(data[: int(len(data) * part)])
+    write_bundle(store, entries, tmp_path / "b.tar")
+    assert (tmp_path / "b.tar").read_bytes() == data
+
+
+def test_a_part_of_another_selection_is_begun_anew(built: Built, tmp_path: Path) -> None:
+    store, entries = built
+    write_bundle(store, entries[:1], tmp_path / "a.tar")
+    (tmp_path / "a.tar").rename(tmp_path / "b.tar.part")
+    members = write_bundle(store, entries, tmp_path / "b.tar")
+    with tarfile.open(tmp_path / "b.tar") as archive:
+        assert len(archive.getnames()) == len(members) + 1
+
+
+def test_a_damaged_part_is_told_and_not_named(built: Built, tmp_path: Path) -> None:
+    store, entries = built
+    write_bundle(store, entries, tmp_path / "a.tar")
+    with tarfile.open(tmp_path / "a.tar") as archive:
+        layer = next(member for member in archive if member.name.startswith("layers/") and member.size > 10_000)
+    data = bytearray((tmp_path / "a.tar").read_bytes())
+    data[layer.offset_data + layer.size // 2] ^= 1
+    (tmp_path / "b.tar.part").write_bytes(data)
+    with pytest.raises(InputError, match=r"was damaged .* and is removed"):
+        write_bundle(store, entries, tmp_path / "b.tar")
+    assert not (tmp_path / "b.tar").exists()
+    write_bundle(store, entries, tmp_path / "b.tar")
+
+
+@pytest.mark.parametrize("part", [0.2, 0.6, 0.99])
+def test_a_truncated_bundle_brings_what_is_whole(
+    built: Built, elsewhere: AssetStore, tasks: list[Task], tmp_path: Path, part: float
+) -> None:
+    store, entries = built
+    write_bundle(store, entries, tmp_path / "a.tar")
+    data = (tmp_path / "a.tar").read_bytes()
+    with tarfile.open(tmp_path / "a.tar") as archive:  # not in the padding at the end
+        end = archive.getmembers()[-1].offset_data
+    (tmp_path / "b.tar").write_bytes(data[: int(end * part)])
+    with pytest.raises(InputError, match=r"\d+ of \d+ members are in the store.* goes on from there"):
+        read_bundle(elsewhere, tmp_path / "b.tar")
+    for digest in elsewhere.archives.stored():
+        assert elsewhere.archives.is_whole(digest)
+    there = len(elsewhere.archives.stored())
+    assert read_bundle(elsewhere, tmp_path / "a.tar").new >= 1
+    assert len(elsewhere.archives.stored()) >= there
+    assert [entry.prepared for entry in elsewhere.build(tasks)] == [entry.prepared for entry in entries]
+
+
+def test_a_damaged_member_is_not_taken(built: Built, elsewhere: AssetStore, tmp_path: Path) -> None:
+    store, entries = built
+    write_bundle(store, entries, tmp_path / "a.tar")
+    with tarfile.open(tmp_path / "a.tar") as archive:
+        members = archive.getmembers()
+    for member in members[1:]:
+        data = bytearray((tmp_path / "a.tar").read_bytes())
+        data[member.offset_data + member.size // 2] ^= 1
+        (tmp_path / "b.tar").write_bytes(data)
+        with pytest.raises(InputError, match=f"{member.name} is damaged"):
+            read_bundle(elsewhere, tmp_path / "b.tar")
+    assert all(map(elsewhere.archives.is_whole, elsewhere.archives.stored()))
+
+
+@pytest.mark.parametrize("name", ["../../outside", "/outside"])
+def test_nothing_gets_out_of_the_store(elsewhere: AssetStore, tmp_path: Path, name: str) -> None:
+    contents = f'{{"version": 1, "members": [{{"name": "{name}", "size": 1, "digest": "x"}}]}}'.encode()
+    with tarfile.open(tmp_path / "b.tar", "w") as archive:
+        for member_name, data in ((CONTENTS, contents), (name, b"x")):
+            member = tarfile.TarInfo(member_name)
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    with pytest.raises(InputError, match="outside of the store"):
+        read_bundle(elsewhere, tmp_path / "b.tar")
+
+
+@pytest.mark.parametrize("data", [b"", b"garbage" * 1000, b"\0" * 10240])
+def test_what_is_no_bundle(elsewhere: AssetStore, tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "b.tar").write_bytes(data)
+    with pytest.raises(InputError, match=r"is no bundle|ends early"):
+        read_bundle(elsewhere, tmp_path / "b.tar")
+
+
+def test_nothing_built_is_no_bundle(package_site: Site, driver: Driver, tmp_path: Path) -> None:
+    store = AssetStore(package_site.cache / "assets", driver, package_site)
+    with pytest.raises(InputError, match="None of these rows is built"):
+        write_bundle(store, [], tmp_path / "b.tar")
