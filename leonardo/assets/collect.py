@@ -1,15 +1,19 @@
 """Garbage collection: what no task of the manifest refers to, counted first and removed only when asked."""
 
 import fcntl
+import shutil
 from collections import Counter
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from leonardo.assets.manifest import SetUpRecord, read_manifest
 from leonardo.assets.store import AssetStore
 from leonardo.errors import InputError
 from leonardo.files import write_json
+
+_FORMER = ("deltas", "set-ups", "logs")  # a file each a task, before there was a catalogue
 
 
 @dataclass(frozen=True)
@@ -20,8 +24,9 @@ class Garbage:
         layers: digest -> bytes of layers that nothing refers to.
         bases: likewise of base images.
         records: keys of set-ups that nothing refers to.
-        tasks: manifest entries (task digests) that were not asked to be kept.
+        tasks: manifest entries (task digests) that were not asked to be kept, or stand on what is not there.
         unpacked: digest -> bytes of unpacked layers that go with their archives, or have none.
+        former: folders of stores as they once were.
         references: digest -> how many tasks stand on a layer or base that stays.
     """
 
@@ -30,6 +35,7 @@ class Garbage:
     records: tuple[str, ...]
     tasks: tuple[str, ...]
     unpacked: dict[str, int]
+    former: tuple[str, ...] = ()
     references: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -41,6 +47,7 @@ class Garbage:
             "records": len(self.records),
             "tasks": len(self.tasks),
             "unpacked": len(self.unpacked),
+            "former": len(self.former),
             "bytes": sum((*self.layers.values(), *self.bases.values(), *self.unpacked.values())),
             "layers_kept": len(self.references),
         }
@@ -49,23 +56,32 @@ class Garbage:
 def find_garbage(store: AssetStore, keep: Collection[str] | None = None) -> Garbage:
     """Look what nothing refers to. ``keep``: digests of the tasks that stay; all of the manifest if None."""
     manifest = read_manifest(store.root / "manifest.json")
-    kept = {digest: entry for digest, entry in manifest.items() if keep is None or digest in keep}
+    stored, bases = store.archives.stored(), _bases(store)
+    there = stored.keys() | bases.keys()
+    kept = {
+        digest: entry
+        for digest, entry in manifest.items()
+        if (keep is None or digest in keep) and there >= _stands_on(entry)
+    }
     references: Counter[str] = Counter()
     keys: set[str] = set()
     for entry in kept.values():
-        record = SetUpRecord.from_json(entry["set_up"])
-        keys.add(record.key)
-        references.update((*record.layers, *([entry["base"]] if entry.get("base") else [])))
+        keys.add(entry["set_up"]["key"])
+        references.update(_stands_on(entry))
     records = {record.key: record for record in store.catalogue.records()}
     # a record of a package layer stays with its layer
     gone = {key for key, record in records.items() if key not in keys and not _stands(record, references)}
+<<<<<<< HEAD
+=======
     stored, bases = store.archives.stored(), _bases(store)
+>>>>>>> 48053fa24ec92972980ee442df74cbd53e139095
     return Garbage(
         layers={digest: size for digest, size in stored.items() if digest not in references},
         bases={digest: size for digest, size in bases.items() if digest not in references},
         records=tuple(sorted(gone)),
         tasks=tuple(sorted(manifest.keys() - kept.keys())),
         unpacked={digest: size for digest, size in store.cache.layers().items() if digest not in references},
+        former=tuple(name for name in _FORMER if (store.root / name).is_dir()),
         references=dict(references),
     )
 
@@ -89,11 +105,20 @@ def collect(store: AssetStore, keep: Collection[str] | None = None) -> Garbage:
         store.catalogue.remove(garbage.records, layers)
         for digest in layers:
             store.archives.remove_file(digest)
+        for name in garbage.former:
+            shutil.rmtree(store.root / name)
         for digest in bases:
             (store.root / "bases" / f"{digest}.tar").unlink(missing_ok=True)
         return Garbage(**asdict(garbage) | {"unpacked": unpacked, "layers": layers, "bases": bases})
 
 
+<<<<<<< HEAD
+def _stands_on(entry: dict[str, Any]) -> set[str]:
+    return {*SetUpRecord.from_json(entry["set_up"]).layers, *([entry["base"]] if entry.get("base") else [])}
+
+
+=======
+>>>>>>> 48053fa24ec92972980ee442df74cbd53e139095
 def _stands(record: SetUpRecord, references: Collection[str]) -> bool:
     return bool(record.layers) and all(digest in references for digest in record.layers)
 

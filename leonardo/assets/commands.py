@@ -114,12 +114,13 @@ def gc(
         garbage = collect(store, kept) if delete else find_garbage(store, kept)
     figures = garbage.figures
     what = ", ".join(f"{figures[name]} {name}" for name in ("layers", "bases", "records", "tasks", "unpacked"))
+    what += f" layers, former {', '.join(garbage.former)}" if garbage.former else " layers"
     _say(console, f"{'removed' if delete else 'garbage'}: {what}, {_megabytes(figures['bytes'])}")
     most = sorted(garbage.references.items(), key=lambda item: -item[1])[:_WORST]
     for digest, count in most:
         if count > 1:
             _say(console, f"kept: {digest[:12]} for {count} tasks")
-    if not delete and figures["bytes"] + figures["records"] + figures["tasks"]:
+    if not delete and figures["bytes"] + figures["records"] + figures["tasks"] + figures["former"]:
         _say(console, "nothing was removed: that is what --delete is for (make assets-gc DELETE=1)")
 
 

@@ -45,7 +45,7 @@ from leonardo.site import Site
 from leonardo.tasks.definition import UnsupportedDefinition
 from leonardo.tasks.task import Task
 
-_NOTE_EVERY = 10.0  # seconds between two writings of the manifest
+_NOTE_EVERY = 10.0  # seconds between two writings of the manifest, which takes longer the more tasks it has
 
 MAIN = "main"
 """The builder of a store that has only one."""
@@ -143,15 +143,15 @@ class AssetStore:
             wanted: dict[str, tuple[Plan, Base]] = {}
             progress.start(len(tasks))
 
-            noted = time.monotonic()
+            next_note = time.monotonic() + _NOTE_EVERY
 
             def finish(task: Task, record: SetUpRecord) -> None:
-                nonlocal noted
+                nonlocal next_note
                 entries[task.digest] = self._entry(task, plans[task.digest], record)
                 progress.done(entries[task.digest])
-                if time.monotonic() - noted > _NOTE_EVERY:
+                if (now := time.monotonic()) > next_note:
                     self.add_to_manifest(entries.values())
-                    noted = time.monotonic()
+                    next_note = time.monotonic() + max(_NOTE_EVERY, 20 * (time.monotonic() - now))
 
             for task in tasks:
                 plan = plans[task.digest]
