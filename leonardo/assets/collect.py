@@ -71,10 +71,6 @@ def find_garbage(store: AssetStore, keep: Collection[str] | None = None) -> Garb
     records = {record.key: record for record in store.catalogue.records()}
     # a record of a package layer stays with its layer
     gone = {key for key, record in records.items() if key not in keys and not _stands(record, references)}
-<<<<<<< HEAD
-=======
-    stored, bases = store.archives.stored(), _bases(store)
->>>>>>> 48053fa24ec92972980ee442df74cbd53e139095
     return Garbage(
         layers={digest: size for digest, size in stored.items() if digest not in references},
         bases={digest: size for digest, size in bases.items() if digest not in references},
@@ -112,13 +108,10 @@ def collect(store: AssetStore, keep: Collection[str] | None = None) -> Garbage:
         return Garbage(**asdict(garbage) | {"unpacked": unpacked, "layers": layers, "bases": bases})
 
 
-<<<<<<< HEAD
 def _stands_on(entry: dict[str, Any]) -> set[str]:
     return {*SetUpRecord.from_json(entry["set_up"]).layers, *([entry["base"]] if entry.get("base") else [])}
 
 
-=======
->>>>>>> 48053fa24ec92972980ee442df74cbd53e139095
 def _stands(record: SetUpRecord, references: Collection[str]) -> bool:
     return bool(record.layers) and all(digest in references for digest in record.layers)
 

@@ -84,7 +84,6 @@ def package_root_archive(tmp_path_factory: pytest.TempPathFactory, tiny_root_arc
 def package_site(tmp_path: Path, package_root_archive: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     """A site whose base image, ``tiny:1``, has package managers."""
     monkeypatch.delenv("LEONARDO_CACHE", raising=False)
-<<<<<<< HEAD
     return package_site_in(tmp_path, package_root_archive)
 
 
@@ -94,11 +93,5 @@ def package_site_in(folder: Path, archive: Path) -> Site:
     path.write_text(
         f"name: test\ncache: {folder / 'cache'}\nbases:\n  tiny:1:\n    registry: false\n    substitute:\n"
         f"      {{kind: archive, path: {archive}, reason: a test}}\n"
-=======
-    path = tmp_path / "package-site.yaml"
-    path.write_text(
-        f"name: test\ncache: {tmp_path / 'cache'}\nbases:\n  tiny:1:\n    registry: false\n    substitute:\n"
-        f"      {{kind: archive, path: {package_root_archive}, reason: a test}}\n"
->>>>>>> 48053fa24ec92972980ee442df74cbd53e139095
     )
     return load_site(path)

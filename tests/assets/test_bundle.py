@@ -1,9 +1,5 @@
 import io
 import tarfile
-<<<<<<< HEAD
-=======
-from collections.abc import Callable
->>>>>>> 48053fa24ec92972980ee442df74cbd53e139095
 from pathlib import Path
 
 import pytest
@@ -16,7 +12,6 @@ from leonardo.errors import InputError
 from leonardo.sandbox.driver import Driver
 from leonardo.site import Site
 from leonardo.tasks.task import Task
-<<<<<<< HEAD
 from tests.assets.conftest import package_site_in
 
 TASKS = [
@@ -37,25 +32,6 @@ def built(
     folder = tmp_path_factory.mktemp("bundles")
     store = AssetStore(folder / "assets", driver, package_site_in(folder, package_root_archive), timeout=20)
     return store, store.build(TASKS)
-=======
-
-MakeTask = Callable[..., Task]
-
-
-@pytest.fixture
-def tasks(make_task: MakeTask) -> list[Task]:
-    return [
-        make_task("apt-get install -y python3 python3-pip\necho 1 > /one", "t1"),
-        make_task("head -c 400000 /dev/urandom > /large", "t2"),
-        make_task("", "t3"),
-    ]
-
-
-@pytest.fixture
-def built(package_site: Site, driver: Driver, tasks: list[Task]) -> tuple[AssetStore, list[ManifestEntry]]:
-    store = AssetStore(package_site.cache / "assets", driver, package_site, timeout=20)
-    return store, store.build(tasks)
->>>>>>> 48053fa24ec92972980ee442df74cbd53e139095
 
 
 @pytest.fixture
@@ -68,22 +44,14 @@ def elsewhere(package_site: Site, driver: Driver) -> AssetStore:
 Built = tuple[AssetStore, list[ManifestEntry]]
 
 
-<<<<<<< HEAD
 def test_there_and_back(built: Built, elsewhere: AssetStore, tmp_path: Path, driver: Driver) -> None:
-=======
-def test_there_and_back(built: Built, elsewhere: AssetStore, tasks: list[Task], tmp_path: Path, driver: Driver) -> None:
->>>>>>> 48053fa24ec92972980ee442df74cbd53e139095
     store, entries = built
     members = write_bundle(store, entries, tmp_path / "b.tar")
     assert not (tmp_path / "b.tar.part").exists()
     brought = read_bundle(elsewhere, tmp_path / "b.tar")
     assert brought.members == len(members) == brought.new + 2
     assert brought.tasks == 3
-<<<<<<< HEAD
     assert [entry.prepared for entry in elsewhere.build(TASKS)] == [entry.prepared for entry in entries]
-=======
-    assert [entry.prepared for entry in elsewhere.build(tasks)] == [entry.prepared for entry in entries]
->>>>>>> 48053fa24ec92972980ee442df74cbd53e139095
     assert elsewhere.catalogue.builds(entries[0].set_up.key) == 0
     state = elsewhere.named(entries[0].prepared)
     backend = driver.backend(state.stack)
@@ -135,11 +103,7 @@ def test_a_damaged_part_is_told_and_not_named(built: Built, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("part", [0.2, 0.6, 0.99])
 def test_a_truncated_bundle_brings_what_is_whole(
-<<<<<<< HEAD
     built: Built, elsewhere: AssetStore, tmp_path: Path, part: float
-=======
-    built: Built, elsewhere: AssetStore, tasks: list[Task], tmp_path: Path, part: float
->>>>>>> 48053fa24ec92972980ee442df74cbd53e139095
 ) -> None:
     store, entries = built
     write_bundle(store, entries, tmp_path / "a.tar")
@@ -154,11 +118,7 @@ def test_a_truncated_bundle_brings_what_is_whole(
     there = len(elsewhere.archives.stored())
     assert read_bundle(elsewhere, tmp_path / "a.tar").new >= 1
     assert len(elsewhere.archives.stored()) >= there
-<<<<<<< HEAD
     assert [entry.prepared for entry in elsewhere.build(TASKS)] == [entry.prepared for entry in entries]
-=======
-    assert [entry.prepared for entry in elsewhere.build(tasks)] == [entry.prepared for entry in entries]
->>>>>>> 48053fa24ec92972980ee442df74cbd53e139095
 
 
 def test_a_damaged_member_is_not_taken(built: Built, elsewhere: AssetStore, tmp_path: Path) -> None:

@@ -1,8 +1,5 @@
 from collections.abc import Callable
-<<<<<<< HEAD
 from dataclasses import replace
-=======
->>>>>>> 48053fa24ec92972980ee442df74cbd53e139095
 
 import pytest
 
@@ -39,11 +36,7 @@ def test_all_is_kept_that_tasks_stand_on(opened: Open, tasks: list[Task]) -> Non
     store.close()
     garbage = find_garbage(store)
     assert garbage.figures | {"bytes": 0} == {
-<<<<<<< HEAD
         **dict.fromkeys(("layers", "bases", "records", "tasks", "unpacked", "former", "bytes"), 0),
-=======
-        **dict.fromkeys(("layers", "bases", "records", "tasks", "unpacked", "bytes"), 0),
->>>>>>> 48053fa24ec92972980ee442df74cbd53e139095
         "layers_kept": 6,  # three tasks', two of packages, the base
     }
     assert garbage.references[entries[0].set_up.packages[0]] == 3
@@ -70,7 +63,6 @@ def test_what_is_not_asked_for_goes(opened: Open, tasks: list[Task]) -> None:
     assert opened().build(tasks)[2].prepared  # is made again
 
 
-<<<<<<< HEAD
 def test_what_former_stores_left(opened: Open, tasks: list[Task]) -> None:
     store = opened()
     entry = store.build(tasks[:1])[0]
@@ -84,8 +76,6 @@ def test_what_former_stores_left(opened: Open, tasks: list[Task]) -> None:
     assert opened().build(tasks[:1]) == [entry]
 
 
-=======
->>>>>>> 48053fa24ec92972980ee442df74cbd53e139095
 def test_layers_that_nothing_refers_to(opened: Open, tasks: list[Task]) -> None:
     store = opened()
     with store.archives.writing() as writer:
