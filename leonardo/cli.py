@@ -177,11 +177,14 @@ def audit(
     driver: DriverName = "auto",
     jobs: Jobs = 2,
     out: Out = Path("out"),
+    also: Annotated[list[str] | None, typer.Option(help="Take the rows of a verdict's class all the same.")] = None,
 ) -> None:
     """What is in the prepared states that may not be; and verdicts on the rows, kept in the asset store."""
     from leonardo.stages.audit import audit_command
 
-    raise typer.Exit(audit_command(tasks, out / "audit.json", driver_name=driver, jobs=jobs, site=site))
+    raise typer.Exit(
+        audit_command(tasks, out / "audit.json", driver_name=driver, jobs=jobs, site=site, also=also or ())
+    )
 
 
 @app.command()

@@ -1,6 +1,6 @@
 """The stage behind ``leonardo audit``: what is in the prepared states, and which rows are of use."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -8,10 +8,11 @@ from rich.table import Table
 
 from leonardo.assets.progress import ConsoleProgress
 from leonardo.assets.store import AssetStore
-from leonardo.files import require_writable, write_verdict
+from leonardo.errors import FailureClass, InputError
+from leonardo.files import require_writable, write_atomic, write_verdict
 from leonardo.gates.audit import AuditReport, figures_of, run_audit
 from leonardo.gates.leftovers import become_subreaper
-from leonardo.gates.verdicts import FILE, update_verdicts
+from leonardo.gates.verdicts import FILE, read_verdicts, selectable, update_verdicts
 from leonardo.sandbox.drivers import open_driver
 from leonardo.site import load_site
 from leonardo.tasks.rows import read_tasks
@@ -20,12 +21,28 @@ SHOWN = 10
 """Findings of a task that are printed; all of them are written."""
 
 
+USABLE = "usable.txt"
+"""Beside the machine-readable verdict: ids of the rows that a training run may take, one a line (``--ids-file``)."""
+
+
 def audit_command(
-    tasks_path: str | Path, out_path: Path, driver_name: str = "auto", jobs: int = 2, site: str | Path = "desk"
+    tasks_path: str | Path,
+    out_path: Path,
+    driver_name: str = "auto",
+    jobs: int = 2,
+    site: str | Path = "desk",
+    also: Collection[str] = (),
 ) -> int:
-    """Audit the rows at ``tasks_path``, write ``out_path`` and the verdicts in the asset store. Returns the exit code:
-    0 where every audit is clean, whatever the verdicts."""
+    """Audit the rows at ``tasks_path``; write ``out_path``, the verdicts in the asset store, and which rows are of use.
+
+    Args:
+        also: classes of verdicts whose rows are taken all the same.
+
+    Returns:
+        The exit code: 0 where every audit is clean, whatever the verdicts.
+    """
     console = Console()
+    asked_for = [_class(name) for name in also]
     settings = load_site(site)
     tasks = read_tasks(tasks_path)
     root = settings.cache / "assets"
@@ -35,10 +52,13 @@ def audit_command(
             require_writable(folder)
         reports, pins = run_audit(tasks, AssetStore(root, driver, settings), driver, jobs=jobs, progress=progress)
     update_verdicts(root / FILE, [report.verdict for report in reports if report.verdict])
+    audited = {report.task_id for report in reports if report.failure is None}
+    usable = selectable([task for task in tasks if task.id in audited], read_verdicts(root / FILE), asked_for)
+    write_atomic(out_path.with_name(USABLE), "".join(f"{task.id}\n" for task in usable))
     ok = all(report.clean for report in reports)
     _show(reports, console)
     write_verdict(out_path, ok, figures_of(reports), pins)
-    _say(console, f"written: {out_path}, {root / FILE}")
+    _say(console, f"written: {out_path}, {out_path.with_name(USABLE)}, {root / FILE}")
     return 0 if ok else 1
 
 
@@ -69,6 +89,13 @@ def _show(reports: Sequence[AuditReport], console: Console) -> None:
     usable = sum(report.verdict is not None and report.verdict.failure is None for report in reports)
     counts = f"rows {len(reports)}, clean {clean}, of use {usable}"
     _say(console, f"{'ok' if clean == len(reports) else 'NOT OK'}: {counts}")
+
+
+def _class(name: str) -> FailureClass:
+    try:
+        return FailureClass(name)
+    except ValueError as error:
+        raise InputError(f"{name!r} is no class of failure", "leonardo failures lists them") from error
 
 
 def _say(console: Console, text: str) -> None:

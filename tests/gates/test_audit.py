@@ -1,13 +1,18 @@
 import base64
+import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from leonardo.assets.store import AssetStore
-from leonardo.errors import FailureClass
+from leonardo.errors import FailureClass, InputError
 from leonardo.gates.audit import Audit, AuditReport, run_audit
 from leonardo.gates.layers import layer_digest, search_layer
+from leonardo.gates.verdicts import FILE, read_verdicts
 from leonardo.sandbox.driver import Driver
+from leonardo.site import Site
+from leonardo.stages.audit import audit_command
 from leonardo.tasks.task import Task
 from leonardo.tasks.verifier import verifier_files
 
@@ -156,3 +161,36 @@ def test_layers_are_digested_and_searched_whole(store: AssetStore, driver: Drive
 def test_a_set_up_that_fails_is_no_clean_audit(audit: Callable[..., AuditReport]) -> None:
     report = audit("exit 3\n")
     assert (report.clean, report.failure, report.verdict) == (False, FailureClass.SET_UP, None)
+
+
+def test_the_command_writes_findings_verdicts_and_usable_rows(
+    tmp_path: Path, site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = {
+        "description": INSTRUCTION,
+        "container_def": f"Bootstrap: docker\nFrom: tiny:1\n\n%post\n{DATA}\n",
+        "test_final_state": VERIFIER,
+        "reference_solution": SOLUTION,
+    }
+    easy = "#!/bin/bash\n[[ -e /data/in.csv ]]\n"
+    leaky = row["container_def"] + "echo 'sum of all: 123456789' > /data/.key\n"
+    rows = [
+        row | {"task_id": "good"},
+        row | {"task_id": "easy", "test_final_state": easy},
+        row | {"task_id": "leaky", "container_def": leaky},
+    ]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in rows))
+    out = tmp_path / "out" / "audit.json"
+    command = (tmp_path / "rows.jsonl", out)
+    assert audit_command(*command, site=tmp_path / "site.yaml") == 1
+    verdict = json.loads(out.read_text())
+    figures = verdict["figures"]
+    assert (verdict["ok"], figures["rows"], figures["clean"], figures["usable"]) == (False, 3, 2, 1)
+    assert out.with_name("usable.txt").read_text() == "good\n"
+    found = {verdict.task_id: verdict.failure for verdict in read_verdicts(site.cache / "assets" / FILE).values()}
+    assert found == {"good": None, "easy": FailureClass.VERIFIER_ALREADY_PASSES, "leaky": FailureClass.LEAKS}
+    assert "NOT OK: rows 3, clean 2, of use 1" in capsys.readouterr().out
+    assert audit_command(*command, site=tmp_path / "site.yaml", also=["leaks-its-answer"]) == 1
+    assert out.with_name("usable.txt").read_text() == "good\nleaky\n"
+    with pytest.raises(InputError, match="'no-such' is no class of failure"):
+        audit_command(*command, site=tmp_path / "site.yaml", also=["no-such"])
