@@ -10,6 +10,7 @@ from pydantic import Field, field_validator
 from leonardo.settings import Settings, find_settings, read_settings
 
 CACHE_VARIABLE = "LEONARDO_CACHE"
+NODE_CACHE_VARIABLE = "LEONARDO_NODE_CACHE"
 
 
 class Constraints(Settings):
@@ -71,12 +72,15 @@ class Site(Settings):
     Attributes:
         name: shown with results.
         cache: folder for everything that can be made again; ``LEONARDO_CACHE`` overrides it.
+        node_cache: folder on a disk of the node itself for unpacked layers; ``LEONARDO_NODE_CACHE`` overrides it. In
+            the cache if neither is given, which is right where the cache is on such a disk.
         bases: image name -> how to get it; an image without an entry comes from its registry.
         upstream: how upstream's trainer runs here.
     """
 
     name: str
     cache: Path = Path("~/.cache/tmax-leonardo")
+    node_cache: Annotated[Path | None, Field(validate_default=True)] = None
     bases: dict[str, BaseSource] = {}
     upstream: UpstreamRuntime = UpstreamRuntime()
 
@@ -84,6 +88,12 @@ class Site(Settings):
     @classmethod
     def _cache_folder(cls, value: Path) -> Path:
         return Path(os.environ.get(CACHE_VARIABLE) or value).expanduser().absolute()
+
+    @field_validator("node_cache")
+    @classmethod
+    def _node_folder(cls, value: Path | None) -> Path | None:
+        chosen = os.environ.get(NODE_CACHE_VARIABLE) or value
+        return Path(chosen).expanduser().absolute() if chosen else None
 
     @field_validator("bases")
     @classmethod

@@ -65,3 +65,12 @@ def test_an_unknown_site_names_those_there_are() -> None:
 def test_the_cache_folder_can_be_moved(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("LEONARDO_CACHE", str(tmp_path))
     assert load_site("desk").cache == tmp_path
+
+
+def test_the_node_s_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LEONARDO_NODE_CACHE", raising=False)
+    (tmp_path / "site.yaml").write_text("name: here\nnode_cache: /local/me\n")
+    assert load_site(tmp_path / "site.yaml").node_cache == Path("/local/me")
+    assert load_site("desk").node_cache is None
+    monkeypatch.setenv("LEONARDO_NODE_CACHE", "/scratch/me")
+    assert load_site(tmp_path / "site.yaml").node_cache == load_site("desk").node_cache == Path("/scratch/me")

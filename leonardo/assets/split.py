@@ -13,6 +13,9 @@ from typing import Literal
 CORE = frozenset(("python3", "python3-pip"))
 """Packages of nearly every row: a layer of their own below a row's other packages."""
 
+MOST_STEPS = 6
+"""More layers than twice that do not fit into a mount's options where paths are long; such a script stays whole."""
+
 _APT = ("apt-get", "apt")
 _APT_NOISE = frozenset(("-y", "-yq", "-qy", "-yqq", "-qqy", "-q", "-qq", "--yes", "--assume-yes", "--quiet"))
 _APT_FLAGS = frozenset(("--no-install-recommends", "--no-install-suggests"))
@@ -90,14 +93,15 @@ def split(script: str) -> Split:
         else:
             break
         number = end
-    if not steps:
+    merged = _merged(steps)
+    if not 0 < len(merged) <= MOST_STEPS:
         return Split((), script)
     rest = "".join([*kept, *lines[number:]])
     if not "".join(lines[number:]).strip():
         rest = ""
     elif _READS_LISTS.search("".join(lines[number:])):
         rest = "apt-get update;" + rest  # what is left may use the lists, which no layer holds
-    return Split(_merged(steps), rest)
+    return Split(merged, rest)
 
 
 def _installs(line: str) -> list[PackageStep] | None:

@@ -64,7 +64,6 @@ class AssetStore:
         rules: compat rules for the set-ups, by default those of ``launch/compat``.
         most_unpacked: bytes that unpacked layers may take on this node; None for no bound. With one, :meth:`using`
             says how long they are needed.
-        unpacked: folder for unpacked layers, on a disk of this node; in the store if it is not said.
         builder: builders that work at the same time on a store that several nodes share have a name each.
     """
 
@@ -79,7 +78,6 @@ class AssetStore:
         settings: BuildSettings | None = None,
         rules: Sequence[Rule] | None = None,
         most_unpacked: int | None = None,
-        unpacked: Path | None = None,
         builder: str = MAIN,
     ) -> None:
         self.root = root
@@ -94,7 +92,7 @@ class AssetStore:
         self.archives = Archives(root / "layers", self.catalogue, self._making)
         # layers unpacked by different drivers differ in owners and attributes
         name = f"{driver.name}-degraded" if driver.degraded else driver.name
-        self.cache = LayerCache((unpacked or root / "unpacked") / name, driver.remove, most_unpacked)
+        self.cache = LayerCache((site.node_cache or root / "unpacked") / name, driver.remove, most_unpacked)
         self._layers = NodeLayers(driver, self.archives, self.cache)
         slots = "" if builder == MAIN else f"{builder}-"
         self._rules = load_rules() if rules is None else tuple(rules)

@@ -94,7 +94,7 @@ def test_a_store_that_cannot_be_written_to(small_disk: Path, tmp_path: Path, sit
     subprocess.run(["mount", "-o", "remount,bind,ro", small_disk], check=True)
     try:
         with open_driver() as driver:  # it sees what was mounted before it
-            store = AssetStore(root, driver, site, timeout=20, unpacked=tmp_path / "unpacked")
+            store = AssetStore(root, driver, site.model_copy(update={"node_cache": tmp_path / "node"}), timeout=20)
             with pytest.raises(InputError, match="cannot be written to"):
                 store.build([make_task("echo 2 > /file")])
             for state in (store.prepared(task), store.named(entry.prepared)):

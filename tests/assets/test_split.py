@@ -89,5 +89,11 @@ def test_pip_by_its_other_names_and_quoted_bounds() -> None:
     assert step.script == "python3 -m pip install --break-system-packages 'numpy<2' scipy==1.11.4\n"
 
 
+def test_more_layers_than_a_mount_takes_are_one() -> None:
+    script = "".join(f"apt-get install -y a{number}\npip3 install b{number}\n" for number in range(4))
+    assert split(script).steps == ()
+    assert len(split(script.partition("pip3 install b2")[0] + "touch /x\n").steps) == 5
+
+
 def test_another_interpreter_keeps_it_in_one() -> None:
     assert split("#!/usr/bin/python3\n" + ROW).steps == ()
