@@ -9,6 +9,7 @@ is unpacked again.
 
 import fcntl
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -35,15 +36,27 @@ class LayerCache:
         self.misses = 0
         self.evictions = 0
         self._counted: set[str] = set()
+        self._lock = threading.Lock()
+        self._held: dict[str, tuple[int, TextIO]] = {}
 
     @contextmanager
     def using(self, digest: str, unpack: Unpack) -> Iterator[Path]:
         """The layer's folder, which stays during the block. ``unpack`` makes the folder where it is missing."""
         stream = self._take(digest, unpack)
+        with self._lock:  # one open file for all of this process that use the layer
+            users, held = self._held.get(digest, (0, stream))
+            if users:
+                stream.close()
+            self._held[digest] = users + 1, held
         try:
             yield self._folder / digest
         finally:
-            stream.close()
+            with self._lock:
+                users, held = self._held.pop(digest)
+                if users > 1:
+                    self._held[digest] = users - 1, held
+                else:
+                    held.close()
 
     def get(self, digest: str, unpack: Unpack) -> Path:
         """:meth:`using`, for whoever cannot say how long: the cache may remove it any time, if it has a bound."""

@@ -9,17 +9,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from leonardo.errors import FailureClass, InfrastructureError
 from leonardo.rollout.environment import TerminalEnvironment, Times
 from leonardo.rollout.observation import ObservationRules
 from leonardo.rollout.prompts import FORMAT_ERROR, messages_of
+from leonardo.rollout.sandboxes import MakeBackend
 from leonardo.rollout.tool_calls import ToolCallError, parse_tool_call
-from leonardo.sandbox.backend import SandboxBackend
 from leonardo.tasks.task import Task
 
-MakeBackend = Callable[[Task], SandboxBackend]
 Messages = Sequence[Mapping[str, str]]
 
 
@@ -150,6 +149,18 @@ class Rollout:
         return sum(self.response_mask)
 
 
+@runtime_checkable
+class StartsAhead(Protocol):
+    """A :data:`MakeBackend` that can start sandboxes before they are asked for."""
+
+    def prefetch(self, tasks: Sequence[Task]) -> None:
+        """These come next, in this order."""
+
+
+def _no_prefetch(tasks: Sequence[Task]) -> None:
+    pass
+
+
 def run_rollouts(
     policy: Policy,
     tasks: Sequence[Task],
@@ -161,8 +172,10 @@ def run_rollouts(
     """Roll out ``tasks[i]`` with ``seeds[i]`` for every i (a task stands once an attempt), in order.
 
     An infrastructure failure ends only its own rollout, which then has no reward. However the iteration ends, every
-    sandbox is closed.
+    sandbox is closed. Where ``make_backend`` can start sandboxes ahead, it does so with those of the next wave while
+    one acts.
     """
+    prefetch = make_backend.prefetch if isinstance(make_backend, StartsAhead) else _no_prefetch
     numbers = range(len(tasks)) if groups is None else groups
     with ThreadPoolExecutor(settings.threads, thread_name_prefix="episode") as pool:
         for start in range(0, len(tasks), settings.live):
@@ -172,13 +185,19 @@ def run_rollouts(
                 for task, seed, group in zip(tasks[part], seeds[part], numbers[part], strict=True)
             ]
             try:
-                _run_wave(policy, wave, pool, settings)
+                _run_wave(policy, wave, pool, settings, lambda coming=tasks[part.stop :]: prefetch(coming))
             finally:
                 _wait([pool.submit(episode.close) for episode in wave])
             yield from (episode.rollout() for episode in wave)
 
 
-def _run_wave(policy: Policy, wave: "list[_Episode]", pool: ThreadPoolExecutor, settings: EpisodeSettings) -> None:
+def _run_wave(
+    policy: Policy,
+    wave: "list[_Episode]",
+    pool: ThreadPoolExecutor,
+    settings: EpisodeSettings,
+    once_started: Callable[[], None],
+) -> None:
     # the first turn does not need the sandbox: they start while the policy thinks
     pending = [pool.submit(episode.reset) for episode in wave]
     active = wave
@@ -188,8 +207,10 @@ def _run_wave(policy: Policy, wave: "list[_Episode]", pool: ThreadPoolExecutor, 
             [(episode.seed, len(episode.turns)) for episode in active],
             settings.turn_tokens,
         )
-        _wait(pending)
-        pending = []
+        if pending:
+            _wait(pending)
+            pending = []
+            once_started()
         _wait([pool.submit(episode.act, turn) for episode, turn in zip(active, generations, strict=True)])
         active = [episode for episode in active if episode.finish is None]
 

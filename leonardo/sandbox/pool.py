@@ -7,19 +7,48 @@ opens its driver when it first needs it: that is how a Ray actor gets one.
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
-from leonardo.errors import InfrastructureError, LeonardoError
+from leonardo.errors import InfrastructureError
 from leonardo.sandbox.backend import ExecutionResult, SandboxBackend
 from leonardo.sandbox.driver import Driver, LayerStack, Limits
 from leonardo.sandbox.drivers import open_driver
 from leonardo.sandbox.metrics import Metrics
 
-Key = tuple[Any, ...]
+
+@dataclass(frozen=True)
+class State:
+    """What a sandbox is to begin as.
+
+    Attributes:
+        key: states with the same key are the same.
+        opened: gives the layers, which are there for as long as the block lasts.
+    """
+
+    key: Hashable
+    opened: Callable[[], AbstractContextManager[LayerStack]]
+
+    @classmethod
+    def of(cls, stack: LayerStack) -> Self:
+        """Layers that are always there."""
+        key = (stack.base, stack.deltas, tuple(sorted(stack.environment.items())), stack.own)
+        return cls(key, lambda: nullcontext(stack))
+
+
+class _Started:
+    """A sandbox that runs, and the hold on its layers."""
+
+    def __init__(self, key: Hashable, backend: SandboxBackend, hold: ExitStack) -> None:
+        self.key, self.backend, self._hold = key, backend, hold
+
+    def close(self) -> None:
+        with self._hold:
+            self.backend.close()
 
 
 @dataclass(frozen=True)
@@ -47,19 +76,24 @@ class SandboxPool:
     Args:
         settings: bounds.
         open_driver: opens the driver, which the pool then owns; must be picklable if the pool is pickled.
+        driver: one that is open already, and stays the caller's.
     """
 
-    def __init__(self, settings: PoolSettings, open_driver: Callable[[], Driver] = open_driver) -> None:
+    def __init__(
+        self, settings: PoolSettings, open_driver: Callable[[], Driver] = open_driver, *, driver: Driver | None = None
+    ) -> None:
         self.settings = settings
         self.metrics = Metrics()
         self._open_driver = open_driver
-        self._driver: Driver | None = None
+        self._driver = driver
+        self._owns_driver = driver is None
         self._driver_lock = threading.Lock()
         self._changed = threading.Condition()
         self._free = settings.concurrency
         self._waiting: deque[Future[None]] = deque()
-        self._wanted: deque[LayerStack] = deque()
-        self._ready: deque[tuple[Key, SandboxBackend]] = deque()  # the oldest first
+        self._wanted: deque[State] = deque()
+        self._ready: deque[_Started] = deque()  # the oldest first
+        self._underway: State | None = None  # which the starter is at
         self._starter: threading.Thread | None = None
         self._closed = False
 
@@ -68,31 +102,31 @@ class SandboxPool:
 
     # ---- sandboxes
 
-    def backend(self, stack: LayerStack) -> "PooledBackend":
-        """A sandbox on ``stack`` whose ``start`` waits for its turn and whose ``close`` makes room for the next."""
-        return PooledBackend(self, stack)
+    def backend(self, state: State | LayerStack) -> "PooledBackend":
+        """A sandbox whose ``start`` waits for its turn and whose ``close`` makes room for the next."""
+        return PooledBackend(self, _state_of(state))
 
-    def prefetch(self, stacks: Iterable[LayerStack]) -> None:
+    def prefetch(self, states: Iterable[State | LayerStack]) -> None:
         """Start sandboxes on these states in the background, in this order, as far as ``ahead`` allows.
 
         This replaces what was asked for before: sandboxes started ahead that are not asked for again are ended.
         """
-        wanted, unused = list(stacks), []
+        wanted, unused = list(map(_state_of, states)), []
         with self._changed:
-            for item in list(self._ready):
-                match = next((stack for stack in wanted if _key(stack) == item[0]), None)
+            for started in [*self._ready, *([self._underway] if self._underway else [])]:
+                match = next((state for state in wanted if state.key == started.key), None)
                 if match:
                     wanted.remove(match)
-                else:
-                    self._ready.remove(item)
-                    unused.append(item[1])
+                elif isinstance(started, _Started):
+                    self._ready.remove(started)
+                    unused.append(started)
             self._wanted = deque(wanted)
             if self._starter is None and self.settings.ahead and not self._closed:
                 self._starter = threading.Thread(target=self._start_ahead, name="sandboxes-ahead", daemon=True)
                 self._starter.start()
             self._changed.notify_all()
-        for backend in unused:
-            self._discard(backend)
+        for started in unused:
+            self._discard(started)
 
     def _open(self) -> Driver:
         with self._driver_lock:
@@ -102,26 +136,33 @@ class SandboxPool:
                 self._driver = self._open_driver()
             return self._driver
 
-    def _started(self, stack: LayerStack) -> SandboxBackend:
-        """One that was started ahead, or a new one."""
-        key = _key(stack)
+    def _take(self, state: State) -> _Started:
+        """One that was started ahead (one that just is being started is waited for), or a new one."""
+
+        def of_this(item: State | _Started | None) -> bool:
+            return item is not None and item.key == state.key
+
         with self._changed:
-            found = next((item for item in self._ready if item[0] == key), None)
+            while not (found := next(filter(of_this, self._ready), None)) and of_this(self._underway):
+                self._changed.wait()
             if found:
                 self._ready.remove(found)
-                self._changed.notify_all()
+            elif wanted := next(filter(of_this, self._wanted), None):
+                self._wanted.remove(wanted)  # this one serves
+            self._changed.notify_all()
         self.metrics.count("prefetch-hit" if found else "prefetch-miss")
-        return found[1] if found else self._start(stack)
+        return found or self._start(state)
 
-    def _start(self, stack: LayerStack) -> SandboxBackend:
-        with self.metrics.measure("reset"):
+    def _start(self, state: State) -> _Started:
+        with self.metrics.measure("reset"), ExitStack() as hold:
+            stack = hold.enter_context(state.opened())
             backend = self._open().backend(stack, timeout=self.settings.timeout, limits=self.settings.limits)
             backend.start()
-        return backend
+            return _Started(state.key, backend, hold.pop_all())
 
-    def _discard(self, backend: SandboxBackend) -> None:
+    def _discard(self, started: _Started) -> None:
         with self.metrics.measure("destroy"):
-            backend.close()
+            started.close()
 
     def _start_ahead(self) -> None:
         while True:
@@ -131,16 +172,20 @@ class SandboxPool:
                 )
                 if self._closed:
                     return
-                stack = self._wanted.popleft()
+                state = self._underway = self._wanted.popleft()
+            started = None
             try:
-                backend = self._start(stack)
-            except LeonardoError:
-                continue  # counted; whoever needs it tries for itself and hears why
+                started = self._start(state)
+            except Exception:  # noqa: BLE001 - counted; whoever needs it tries for itself and hears why
+                pass
             with self._changed:
-                if not self._closed:
-                    self._ready.append((_key(stack), backend))
-                    continue
-            backend.close()
+                self._underway = None
+                if started and not self._closed:
+                    self._ready.append(started)
+                    started = None
+                self._changed.notify_all()
+            if started:
+                started.close()
 
     # ---- turns
 
@@ -222,13 +267,13 @@ class SandboxPool:
             self._changed.notify_all()
         for turn in waiting:
             turn.cancel()
-        for _, backend in ready:
-            backend.close()
+        for started in ready:
+            started.close()
         if self._starter and self._starter is not threading.current_thread():
             self._starter.join(60)
         with self._driver_lock:
             driver, self._driver = self._driver, None
-        if driver:
+        if driver and self._owns_driver:
             driver.close()
 
     def __enter__(self) -> Self:
@@ -240,17 +285,17 @@ class SandboxPool:
         self.close()
 
 
-def _key(stack: LayerStack) -> Key:
-    return (stack.base, stack.deltas, tuple(sorted(stack.environment.items())), stack.own)
+def _state_of(state: State | LayerStack) -> State:
+    return state if isinstance(state, State) else State.of(state)
 
 
 class PooledBackend(SandboxBackend):
     """A sandbox of a pool: the interface of any other, and the same for asyncio."""
 
-    def __init__(self, pool: SandboxPool, stack: LayerStack) -> None:
+    def __init__(self, pool: SandboxPool, state: State) -> None:
         self._pool = pool
-        self._stack = stack
-        self._backend: SandboxBackend | None = None
+        self._state = state
+        self._started: _Started | None = None
 
     def start(self) -> None:
         self.close()
@@ -265,16 +310,16 @@ class PooledBackend(SandboxBackend):
 
     def _take(self) -> None:
         try:
-            self._backend = self._pool._started(self._stack)
+            self._started = self._pool._take(self._state)
         except BaseException:
             self._pool._give_back()
             raise
 
     def close(self) -> None:
-        backend, self._backend = self._backend, None
-        if backend:
+        started, self._started = self._started, None
+        if started:
             try:
-                self._pool._discard(backend)
+                self._pool._discard(started)
             finally:
                 self._pool._give_back()
 
@@ -287,9 +332,9 @@ class PooledBackend(SandboxBackend):
         return await asyncio.to_thread(self.run_command, command, timeout)
 
     def _running(self) -> SandboxBackend:
-        if self._backend is None:
+        if self._started is None:
             raise RuntimeError("the sandbox is not started")
-        return self._backend
+        return self._started.backend
 
     def run_command(self, command: str, timeout: float | None = None) -> ExecutionResult:
         with self._pool.metrics.measure("command"):

@@ -123,7 +123,7 @@ def judge(comparison: Comparison, found: Verdict) -> tuple[bool, str]:
 
 def _train(config: LearnerConfig, base: Path, recipe: Recipe) -> tuple[Path, list[StepRecord]]:
     steps: list[StepRecord] = []
-    with recipe.phase("4/5 train") as bar:
+    with recipe.phase("4/5 train") as bar, recipe.sandboxes("training", config.episode) as make_backend:
         bar.start(config.steps, "4/5 DPPO")
 
         def on_step(record: StepRecord) -> None:
@@ -131,7 +131,7 @@ def _train(config: LearnerConfig, base: Path, recipe: Recipe) -> tuple[Path, lis
             bar.advance()
             bar.note(line_of(record))
 
-        policy = train(config, base, recipe.train_tasks, recipe.folder, recipe.seed, recipe.make_backend(), on_step)
+        policy = train(config, base, recipe.train_tasks, recipe.folder, recipe.seed, make_backend, on_step)
     return policy, steps
 
 

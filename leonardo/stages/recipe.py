@@ -26,9 +26,11 @@ from leonardo.errors import FailureClass, InfrastructureError
 from leonardo.evaluation import EvaluationRecord, RunFacts, Substitution, evaluate
 from leonardo.files import digest_of, machine
 from leonardo.rollout.atif import to_atif
-from leonardo.rollout.episodes import EpisodeSettings, MakeBackend, run_rollouts
+from leonardo.rollout.episodes import EpisodeSettings, run_rollouts
 from leonardo.rollout.prompts import BASH_TOOL, FORMAT_ERROR, SYSTEM_PROMPT
+from leonardo.rollout.sandboxes import MakeBackend, TaskSandboxes
 from leonardo.sandbox.drivers import Choice, choose
+from leonardo.sandbox.pool import PoolSettings, SandboxPool
 from leonardo.site import Site
 from leonardo.tasks.desk import DeskTask, generate, write_rows
 from leonardo.tasks.rows import read_tasks
@@ -98,19 +100,23 @@ class Recipe:
                 failed[0].failure or FailureClass.RUNTIME,
             )
 
-    def make_backend(self) -> MakeBackend:
-        """What gives a sandbox for a prepared task."""
-        return lambda task: self.driver.backend(self.store.prepared(task).stack)
+    @contextmanager
+    def sandboxes(self, part: str, settings: EpisodeSettings) -> Iterator[MakeBackend]:
+        """The sandboxes of one part of the run; what they did and took is then in ``sandboxes-<part>.json``."""
+        with SandboxPool(PoolSettings(settings.live, ahead=settings.threads), driver=self.driver) as pool:
+            sandboxes = TaskSandboxes(self.store, pool)
+            yield sandboxes
+        sandboxes.write_metrics(self.folder / f"sandboxes-{part}.json")
 
     def warm_start(self, title: str, config: WarmStartConfig) -> Path:
         """The base policy's Hugging Face folder; made once."""
-        with self.phase(title) as bar:
+        with self.phase(title) as bar, self.sandboxes("warm-start", config.episode) as make_backend:
             bar.start(config.steps, f"{title} on demonstrations")
             return make_warm_start(
                 config,
                 self._prepared,
                 self._unprepared,
-                self.make_backend(),
+                make_backend,
                 self.site.cache / "desk",
                 self.seed,
                 lambda done, total, note: bar.advance(),
@@ -121,9 +127,9 @@ class Recipe:
     ) -> EvaluationRecord:
         """Attempt the held-out tasks with a policy; writes ``evaluation-<name>.json`` and the trajectories."""
         sampler = Sampler.load(policy)
-        roll: Callable[..., Any] = partial(run_rollouts, sampler, make_backend=self.make_backend(), settings=settings)
-        with self.phase(title) as bar:
+        with self.phase(title) as bar, self.sandboxes(f"evaluation-{name}", settings) as make_backend:
             bar.start(len(self.held_out) * attempts, title)
+            roll: Callable[..., Any] = partial(run_rollouts, sampler, make_backend=make_backend, settings=settings)
             return evaluate(
                 roll,
                 self.held_out,

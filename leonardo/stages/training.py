@@ -186,9 +186,10 @@ def _train_on_the_desk(
     stage: Stage, base: Path, recipe: Recipe, on_step: Callable[[StepRecord], None]
 ) -> TrainingOutcome:
     started = time.monotonic()
-    policy = train_on_the_desk(
-        stage.learner(), base, recipe.train_tasks, recipe.folder, recipe.seed, recipe.make_backend(), on_step
-    )
+    with recipe.sandboxes("training", stage.episode_settings()) as make_backend:
+        policy = train_on_the_desk(
+            stage.learner(), base, recipe.train_tasks, recipe.folder, recipe.seed, make_backend, on_step
+        )
     return TrainingOutcome(policy, 0, seconds=round(time.monotonic() - started, 1))
 
 

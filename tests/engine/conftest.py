@@ -10,8 +10,8 @@ from leonardo.assets.store import AssetStore
 from leonardo.engine.desk.config import PolicyShape, WarmStartConfig
 from leonardo.engine.desk.demonstrations import first_turns
 from leonardo.engine.desk.policy import LoadedPolicy, make_model, make_tokenizer
-from leonardo.rollout.episodes import MakeBackend
 from leonardo.rollout.prompts import SUBMIT_COMMAND
+from leonardo.rollout.sandboxes import MakeBackend
 from leonardo.sandbox.driver import Driver
 from leonardo.site import load_site
 from leonardo.tasks.desk import DeskTask, generate

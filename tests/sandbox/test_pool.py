@@ -1,30 +1,27 @@
 import asyncio
+import os
 import pickle
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent import futures
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import pytest
 
 from leonardo.errors import InfrastructureError
 from leonardo.sandbox.driver import Driver, LayerStack, Limits
+from leonardo.sandbox.drivers import ONE_ID, open_driver
 from leonardo.sandbox.metrics import BOUNDS, Metrics
-from leonardo.sandbox.pool import PoolSettings, SandboxPool
+from leonardo.sandbox.namespaces import NamespacesDriver
+from leonardo.sandbox.pool import PoolSettings, SandboxPool, State
 
 LIMITS = Limits(disk=32 << 20)
-
-
-class Borrowed:
-    """The session's driver, which a pool may not close."""
-
-    def __init__(self, driver: Driver) -> None:
-        self.backend = driver.backend
-
-    def close(self) -> None:
-        pass
 
 
 @pytest.fixture
@@ -32,7 +29,7 @@ def make_pool(driver: Driver) -> Iterator[Callable[..., SandboxPool]]:
     pools = []
 
     def make(**settings: object) -> SandboxPool:
-        pools.append(SandboxPool(PoolSettings(**settings, limits=LIMITS), partial(Borrowed, driver)))
+        pools.append(SandboxPool(PoolSettings(**settings, limits=LIMITS), driver=driver))
         return pools[-1]
 
     yield make
@@ -159,7 +156,7 @@ def test_the_next_states_are_started_ahead(make_pool: Callable[..., SandboxPool]
     assert eventually(lambda: len(pool._ready) == 2)  # the third has taken its place
     backend.close()
     pool.prefetch([other])  # the others are not wanted any more
-    assert eventually(lambda: [key[2] for key, _ in pool._ready] == [(("STATE", "other"),)])
+    assert eventually(lambda: [started.key[2] for started in pool._ready] == [(("STATE", "other"),)])
     backend = pool.backend(stack)
     backend.start()
     backend.close()
@@ -198,6 +195,60 @@ def test_pickled_it_is_a_pool_of_its_own() -> None:
     copy = pickle.loads(pickle.dumps(pool))
     assert copy.settings == pool.settings
     assert (copy._free, pool._free) == (3, 2)
+
+
+def test_layers_are_held_as_long_as_a_sandbox_on_them_lives(
+    make_pool: Callable[..., SandboxPool], stack: LayerStack
+) -> None:
+    held: list[str] = []
+
+    @contextmanager
+    def opened(name: str, layers: LayerStack) -> Iterator[LayerStack]:
+        held.append(name)
+        try:
+            yield layers
+        finally:
+            held.remove(name)
+
+    pool = make_pool(concurrency=2, ahead=1)
+    good, other = (State(name, partial(opened, name, stack)) for name in ("good", "other"))
+    bad = State("bad", partial(opened, "bad", replace(stack, base=stack.base / "absent")))
+    backend = pool.backend(good)
+    backend.start()
+    assert held == ["good"]
+    with pytest.raises(InfrastructureError):
+        pool.backend(bad).start()
+    pool.prefetch([other])
+    assert eventually(lambda: held == ["good", "other"])
+    backend.close()
+    assert eventually(lambda: held == ["other"])
+    pool.close()
+    assert held == []
+
+
+IN_ANOTHER_PROCESS = """
+import pickle, sys
+pool, stack = pickle.load(sys.stdin.buffer)
+backend = pool.backend(stack)
+backend.start()
+print(backend.run_command("cat /etc/base-marker").stdout, end="")
+backend.close()
+pool.close()
+"""
+
+
+def test_another_process_gets_a_pool_of_its_own(driver: NamespacesDriver, stack: LayerStack) -> None:
+    """As an actor of Ray does: by pickling."""
+    label = ONE_ID.label if "one user id" in driver.degraded else driver.name
+    pool = SandboxPool(PoolSettings(concurrency=3, ahead=1), partial(open_driver, label))
+    done = subprocess.run(
+        [sys.executable, "-c", IN_ANOTHER_PROCESS],
+        input=pickle.dumps((pool, stack)),
+        capture_output=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        check=False,
+    )
+    assert done.stdout == b"base\n", done.stderr.decode()
 
 
 def test_metrics_as_text_and_json() -> None:

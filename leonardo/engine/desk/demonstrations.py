@@ -14,8 +14,9 @@ from leonardo.engine.desk.dialogue import Dialogue
 from leonardo.errors import InfrastructureError
 from leonardo.files import digest_of, write_atomic
 from leonardo.rollout.environment import TerminalEnvironment
-from leonardo.rollout.episodes import EpisodeSettings, MakeBackend, Messages
+from leonardo.rollout.episodes import EpisodeSettings, Messages
 from leonardo.rollout.prompts import SUBMIT_COMMAND, messages_of
+from leonardo.rollout.sandboxes import MakeBackend
 from leonardo.rollout.tool_calls import render_tool_call
 from leonardo.tasks.desk import DeskTask
 

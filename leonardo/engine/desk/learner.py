@@ -24,7 +24,8 @@ from leonardo.errors import InputError, LeonardoError
 from leonardo.evaluation.evaluate import attempt_seed
 from leonardo.files import write_json
 from leonardo.gates.steps import StepRecord, append_record
-from leonardo.rollout.episodes import MakeBackend, Rollout, run_rollouts
+from leonardo.rollout.episodes import Rollout, run_rollouts
+from leonardo.rollout.sandboxes import MakeBackend
 from leonardo.tasks.task import Task
 
 STEPS_FILE, CONFIG_FILE, POLICY_FOLDER = "steps.jsonl", "config.json", "policy"

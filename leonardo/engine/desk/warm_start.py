@@ -21,7 +21,7 @@ from leonardo.engine.desk.muon import Muon
 from leonardo.engine.desk.policy import fill_folder, make_model, make_tokenizer, write_folder
 from leonardo.errors import InputError, LeonardoError
 from leonardo.files import digest_of, write_json
-from leonardo.rollout.episodes import MakeBackend
+from leonardo.rollout.sandboxes import MakeBackend
 from leonardo.tasks.desk import DeskTask
 
 Progress = Callable[[int, int, str], None]
