@@ -1,11 +1,36 @@
-"""What runs in the processes of vLLM's engine, which import nothing of upstream's."""
+"""vLLM's engine runs in processes of its own, which import nothing of upstream's: how they come to load the hooks.
+
+The actor starts a core process, which starts a process for each worker (or is the only one itself).
+"""
 
 from typing import Any
 
+from leonardo.hooks.shutdown import die_with_parent
+
 PROCESS_EXTENSION = "leonardo.hooks.engine_process.Extension"
-"""vLLM imports it in each of its worker processes, as an extension of its worker class."""
+"""vLLM imports it in each process that holds a worker, as an extension of its worker class."""
+
+_VLLMS = "run_before_leonardo"
 
 
 def engine_hooks() -> dict[str, Any]:
-    """Arguments of vLLM's engine by which its processes load :mod:`leonardo.hooks.engine_process`."""
+    """Arguments of vLLM's engine by which its workers load :mod:`leonardo.hooks.engine_process`."""
     return {"worker_extension_cls": PROCESS_EXTENSION}
+
+
+def tie_engine() -> None:
+    """Have the core processes of engines that this process starts from now on end with it, however it ends."""
+    from vllm.v1.engine.core import EngineCoreProc
+
+    if not hasattr(EngineCoreProc, _VLLMS):
+        setattr(EngineCoreProc, _VLLMS, staticmethod(EngineCoreProc.run_engine_core))
+        EngineCoreProc.run_engine_core = staticmethod(run_engine_core)
+
+
+def run_engine_core(*arguments: Any, **options: Any) -> None:
+    """What a core process runs: vLLM's own function, tied to the process that started it."""
+    die_with_parent()
+    from vllm.v1.engine.core import EngineCoreProc
+
+    # a process that was forked has the class as it is above, one that was spawned as vLLM has it
+    getattr(EngineCoreProc, _VLLMS, EngineCoreProc.run_engine_core)(*arguments, **options)

@@ -35,7 +35,7 @@ def fail(text="the cause"):
     raise RuntimeError(text)
 
 def sleep():
-    time.sleep(60)
+    time.sleep(90)
 
 def hang():
     threading.Thread(target=sleep).start()
@@ -47,7 +47,7 @@ def run(body: str) -> tuple[int, str, float]:
     """Exit code, what was said on stderr, and seconds, of a trainer that is ``body``."""
     started = time.monotonic()
     program = PROLOGUE + textwrap.dedent(body)
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
     return done.returncode, done.stderr, time.monotonic() - started
 
 
@@ -86,13 +86,13 @@ def test_error_for_a_person_is_one_line() -> None:
 )
 def test_what_does_not_end_is_ended(body: str, code: int) -> None:
     ended, stderr, seconds = run(body)
-    assert ended == code and seconds < 15
+    assert ended == code and seconds < 45
     assert "by force now" in stderr and "most recent call first" in stderr  # and where it was
 
 
 def test_long_end_after_a_clean_up_in_time_is_let_be() -> None:
     ended, stderr, _ = run("""
-        shutdown.EXIT_SECONDS = 20.0
+        shutdown.EXIT_SECONDS = 60.0
         main(lambda: None)
         time.sleep(1.5)
     """)
@@ -102,7 +102,7 @@ def test_long_end_after_a_clean_up_in_time_is_let_be() -> None:
 def test_children_are_ended_by_force_too(tmp_path: Path) -> None:
     ended, _, _ = run(f"""
         import subprocess
-        child = subprocess.Popen(["sleep", "60"])
+        child = subprocess.Popen(["sleep", "90"])
         open({str(tmp_path / "pid")!r}, "w").write(str(child.pid))
         main(hang)
     """)
@@ -114,13 +114,13 @@ TERM = """
 shutdown.end_on_sigterm()
 def terminated():
     os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(60)
+    time.sleep(90)
 """
 
 
 def test_sigterm_ends_in_order() -> None:
     ended, stderr, seconds = run(TERM + "main(terminated, lambda: print('cleaned', file=sys.stderr))")
-    assert (ended, stderr) == (143, "cleaned\n") and seconds < 15
+    assert (ended, stderr) == (143, "cleaned\n") and seconds < 45
 
 
 def test_sigterm_that_is_swallowed_ends_all_the_same() -> None:
@@ -132,11 +132,11 @@ def deaf():
         terminated()
     except BaseException:
         pass
-    time.sleep(60)
+    time.sleep(90)
 main(deaf)
 """
     )
-    assert ended == 143 and "by force now" in stderr and seconds < 15
+    assert ended == 143 and "by force now" in stderr and seconds < 45
 
 
 @pytest.mark.parametrize(
@@ -163,14 +163,14 @@ from leonardo.hooks.shutdown import die_with_parent
 def child(sender):
     die_with_parent()
     sender.send(os.getpid())
-    time.sleep(60)
+    time.sleep(90)
 
 if __name__ == "__main__":
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(False)
     context.Process(target=child, args=(sender,)).start()
     print(receiver.recv(), flush=True)
-    time.sleep(60)
+    time.sleep(90)
 """
 
 
@@ -184,7 +184,7 @@ def test_engine_process_ends_with_a_parent_that_is_killed(tmp_path: Path) -> Non
         child = psutil.Process(int(parent.stdout.readline()))
         parent.send_signal(signal.SIGKILL)
         parent.wait()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 20
     while child.is_running() and child.status() != psutil.STATUS_ZOMBIE and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE

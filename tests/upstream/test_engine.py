@@ -1,7 +1,9 @@
-"""Patch 0004 in upstream's own function: the engines are created with our extension of vLLM's worker."""
+"""Patch 0004 in upstream's own functions: the engines are created with our extension of vLLM's worker, and tied."""
 
 from typing import Any
 from unittest import mock
+
+import pytest
 
 from leonardo.hooks.engine import PROCESS_EXTENSION
 from leonardo.overlay.tree import Tree
@@ -26,3 +28,29 @@ def test_engines_load_the_hooks(upstream: Tree, commit: tuple[str, str]) -> None
     )
     expected = PROCESS_EXTENSION if commit[0] == "patched" else None
     assert [options.get("worker_extension_cls") for options in created] == [expected, expected]
+
+
+def test_engine_is_tied_before_it_starts(
+    upstream: Tree, commit: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+    monkeypatch.setattr("leonardo.hooks.engine.tie_engine", lambda: order.append("tied"))
+    names = (
+        "ray",
+        "RewardConfig",
+        "NCCLWeightTransferEngine",
+        "asyncio",
+        "os",
+        "logger",
+        "DEFAULT_TOOL_CALL_TIMEOUT_S",
+    )
+    space: dict[str, Any] = {name: mock.MagicMock() for name in (*names, "vllm", "threading")}
+    space["vllm"].AsyncEngineArgs.side_effect = lambda *arguments, **options: (
+        order.append("arguments") or mock.MagicMock()
+    )
+    space["INFERENCE_INIT_TIMEOUT_S"] = 1
+    source = upstream.git("show", f"{commit[1]}:{MODULE}")
+    actor = run_parts(source, {"LLMRayActor"}, space, MODULE)["LLMRayActor"]
+    with pytest.raises(RuntimeError, match="initialization failed"):  # no thread has made it
+        actor._setup_and_start_async_engine(mock.MagicMock(), (), None, {"num_gpus": 1})
+    assert order == (["tied", "arguments"] if commit[0] == "patched" else ["arguments"])
