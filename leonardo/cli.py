@@ -198,7 +198,7 @@ def diagnose(
     out: Out = Path("out"),
     runs: Annotated[Path, typer.Option(help="Folder for the records.")] = Path("runs"),
     without_rules: Annotated[
-        bool, typer.Option("--without-rules", help="Use no compat rules: the state before.")
+        bool, typer.Option("--without-rules", help="The rows that rules touch, as they are without.")
     ] = False,
     packages: Annotated[bool, typer.Option(help="The corpus has rows that need a package mirror.")] = True,
 ) -> None:
@@ -207,7 +207,7 @@ def diagnose(
 
     code = diagnose_command(
         rows,
-        out / "diagnose.json",
+        out / ("diagnose-without-rules.json" if without_rules else "diagnose.json"),
         runs,
         count=count,
         seed=seed,

@@ -13,15 +13,16 @@ from leonardo.assets.manifest import ManifestEntry
 from leonardo.assets.plan import SET_UP_TIMEOUT
 from leonardo.assets.progress import ConsoleProgress
 from leonardo.assets.store import AssetStore
-from leonardo.errors import FailureClass
+from leonardo.errors import FailureClass, InputError
 from leonardo.files import require_writable, write_atomic, write_verdict
-from leonardo.gates.diagnosis import Case, Diagnosis, Journal, Ladder, Rung, read_records
+from leonardo.gates.diagnosis import Case, Diagnosis, Journal, Ladder, Rung, read_records, rung_of
 from leonardo.gates.leftovers import become_subreaper
 from leonardo.gates.repairs import repairs_page
 from leonardo.sandbox.drivers import open_driver
 from leonardo.site import load_site
 from leonardo.tasks.desk.planted import CorpusTask, corpus
 from leonardo.tasks.rows import read_tasks
+from leonardo.tasks.task import Task
 
 FOLDER = "diagnose"
 RECORDS = "records.jsonl"
@@ -44,6 +45,8 @@ def diagnose_command(
 ) -> int:
     """Diagnose the first ``count`` rows at ``rows``, or a corpus with planted faults, and write ``out_path``.
 
+    Without rules only the rows that a rule would touch are diagnosed, for the repair log's *before*.
+
     Returns the exit code: 0 where every row passed or has a class, and, of the corpus, the class that was planted.
     """
     console = Console()
@@ -58,6 +61,9 @@ def diagnose_command(
     with open_driver(driver_name) as driver, Journal(folder / RECORDS) as journal:
         store = AssetStore(root, driver, settings, rules=rules, timeout=timeout)
         cases = [_case(entry, store) for entry in known] or [Case(task) for task in tasks]
+        if not with_rules:
+            ruled = AssetStore(root, driver, settings)
+            cases, known = [case for case in cases if _is_touched(case.task, ruled)], []
         pins = {"driver": driver.name, "degraded": driver.degraded, "site": settings.name, "rules": rules_digest(rules)}
         if driver.degraded:
             _say(console, f"driver {driver.name}, degraded: {driver.degraded}")
@@ -87,6 +93,14 @@ def _case(entry: CorpusTask, store: AssetStore) -> Case:
     return Case(entry.task, entry.attempt, _damaging(store) if entry.damaged else None)
 
 
+def _is_touched(task: Task, store: AssetStore) -> bool:
+    """Whether a rule of ``store`` applies to a task."""
+    try:
+        return bool(store.adapted(task).adaptation.applied)
+    except InputError:  # a definition that is not honoured
+        return False
+
+
 def _damaging(store: AssetStore) -> Callable[[ManifestEntry], None]:
     """Cuts a delta's archive short, as a full or failing disk does."""
 
@@ -104,7 +118,7 @@ def _damaging(store: AssetStore) -> Callable[[ManifestEntry], None]:
 def _figures(
     climbed: Sequence[Rung], records: Sequence[Diagnosis], wanted: int, planted: dict[str, FailureClass | None]
 ) -> tuple[bool, dict[str, Any]]:
-    last = climbed[-1]
+    last = climbed[-1] if climbed else rung_of([], 0)
     figures: dict[str, Any] = asdict(last) | {
         "rungs": [asdict(rung) for rung in climbed],
         "finished": last.rows == wanted,

@@ -220,7 +220,7 @@ def test_a_diagnosis_that_is_killed_goes_on(tmp_path: Path, site: Site, kills: i
     keys = [json.loads(line)["key"] for line in whole_lines(records)]
     assert len(keys) == len(set(keys)) == count
     catalogue = Catalogue(store / "catalogue")
-    archives = Archives(store, catalogue, store / "making")
+    archives = Archives(store / "layers", catalogue, store / "making")
     for record in catalogue.records():
         if record.failure is None and record.key not in planted_damage(store):
             assert catalogue.builds(record.key) == 1
