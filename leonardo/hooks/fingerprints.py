@@ -8,9 +8,11 @@ attention, its MLP, a norm, the embedding). It does not see two scalars of a blo
 Kernels that keep a form of the weights of their own (vLLM's on processors) are read by multiplying with the identity.
 """
 
+import contextlib
 import functools
 import hashlib
 import json
+import os
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,8 +30,12 @@ EVERY = "LEONARDO_DIGEST_EVERY"
 WEIGHTS_FILE = "weights.jsonl"
 
 _CHUNK = 1 << 22
-_TURN, _WORD = 0x9E3779B97F4A7C15 - (1 << 64), 1 << 64
+_WORD = 1 << 64
+_ODD = 0x9E3779B97F4A7C15 - _WORD
+"""A multiplier that mixes (2 ** 64 over the golden ratio), as a signed number."""
 _PATIENCE = 600.0
+_UNSEEN = ""
+"""Stands for the fingerprint of a parameter that has a shape and no content (the meta device)."""
 _KERNEL = " (as the kernel holds it)"
 _LAYER = re.compile(r"(layers\.\d+\.\w+)")
 
@@ -42,8 +48,8 @@ def fingerprint(weights: "Tensor") -> int:
     total = torch.zeros((), dtype=torch.int64, device=flat.device)
     for part in flat.split(_CHUNK):
         bits = (part.float() + 0.0).view(torch.int32).to(torch.int64)  # -0.0 + 0.0 is 0.0
-        bits = bits * _TURN
-        bits = (bits ^ ((bits >> 29) & ((1 << 35) - 1))) * _TURN
+        bits = bits * _ODD
+        bits = (bits ^ ((bits >> 29) & ((1 << 35) - 1))) * _ODD
         total += bits.sum()
     return int(total) % _WORD
 
@@ -110,8 +116,6 @@ def fingerprinted(broadcast: Callable[..., Any]) -> Callable[..., Any]:
 
 def learner_weights(model: Any) -> dict[str, int]:
     """Fingerprints of the learner's model by block, on rank 0; empty on the others."""
-    import contextlib
-
     import torch
 
     first = not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0
@@ -146,11 +150,19 @@ def worker_weights(model: Any) -> list[tuple[str, str]]:
             name = f"{prefix}.{leaf}" if prefix else leaf
             if id(parameter) not in seen and parameter.numel() and parameter.is_floating_point():
                 seen.add(id(parameter))
-                found.append((name, f"{fingerprint(parameter):x}"))
+                if not parameter.is_meta:
+                    found.append((name, f"{fingerprint(parameter):x}"))
+                elif not hasattr(module, "cpu_linear"):
+                    found.append((name, _UNSEEN))
         if hasattr(module, "cpu_linear"):
-            kept = module.weight.numel() > 0
+            kept = _is_there(module.weight)
             found.append((f"{prefix}.weight{_KERNEL if kept else ''}", f"{_through_kernel(module):x}"))
     return found
+
+
+def _is_there(weight: "Tensor") -> bool:
+    """Whether a kernel that has a form of the weights of its own left the weights themselves in place."""
+    return weight.numel() > 0 and not weight.is_meta
 
 
 def _through_kernel(module: Any) -> int:
@@ -162,7 +174,7 @@ def _through_kernel(module: Any) -> int:
         for name in ("input_size_per_partition", "input_size", "embedding_dim")
         if (value := getattr(module, name, None))
     )
-    kind = module.weight.dtype if module.weight.numel() else torch.bfloat16  # upstream's engines compute in it
+    kind = module.weight.dtype if _is_there(module.weight) else torch.bfloat16  # upstream's engines compute in it
     total = 0
     with torch.no_grad():
         for start in range(0, width, 512):
@@ -201,9 +213,11 @@ def compare(sent: Mapping[str, int], workers: Sequence[Sequence[tuple[str, str]]
     A parameter that is the same on every worker is taken to be a copy, one that is not to be split.
     """
     shares: dict[str, list[int]] = {}
+    hidden = {block_of(name) for worker in workers for name, value in worker if value == _UNSEEN}
     for worker in workers:
         for name, value in worker:
-            shares.setdefault(name, []).append(int(value, 16))
+            if block_of(name) not in hidden:
+                shares.setdefault(name, []).append(int(value, 16))
     whole = {name: each[0] if len(set(each)) == 1 else sum(each) % _WORD for name, each in shares.items()}
     held: dict[str, int] = {}
     for name, value in whole.items():
@@ -233,8 +247,6 @@ def check_weights(results: Sequence[Any], engines: Sequence[Any], step: int | No
     sent = next((result.weights for result in results if isinstance(result, Sent)), None)
     if sent is None:
         return
-    import os
-
     import ray
 
     from leonardo.hooks.step_records import append_line, note_verdict

@@ -216,3 +216,14 @@ def test_nothing_happens_without_a_run(run: Path, monkeypatch: pytest.MonkeyPatc
     assert type(references) is list and fingerprints.transfers().count == 0
     fingerprints.check_weights([references], [], 1)
     assert list(run.iterdir()) == []
+
+
+def test_a_parameter_without_content_makes_its_block_unseen_and_not_different() -> None:
+    model = torch.nn.Sequential()
+    model.layers = torch.nn.ModuleList([torch.nn.ModuleDict({"mlp": torch.nn.Linear(4, 4)})])
+    held = worker_weights(model)
+    sent = {block: value for block, value in learner_weights(model).items()}
+    assert compare(sent, [held]).agree is True
+    model.layers[0]["mlp"].bias = torch.nn.Parameter(torch.empty(4, device="meta"))
+    verdict = compare(sent, [worker_weights(model)])
+    assert (verdict.agree, list(verdict.differ), list(verdict.unseen)) == (None, [], ["layers.0.mlp"])
