@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from leonardo.hooks.failures import RUN, number, recording
+from leonardo.hooks.versions import end_weight_update
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -185,7 +186,8 @@ def _through_kernel(module: Any) -> int:
 
 
 def held_weights(actor: Any) -> list[list[tuple[str, str]]]:
-    """Of each worker of a rollout actor's engine; called in the actor, its generation paused."""
+    """Of each worker of a rollout actor's engine; called in the actor, its generation paused and all weights there."""
+    end_weight_update(actor)  # until then the engine may hold a part of them beside its model
     return list(actor._run_async(actor.llm_engine.collective_rpc("leonardo_weights")))
 
 

@@ -10,18 +10,16 @@ def begin_weight_update(actor: Any) -> None:
     Args:
         actor: upstream's rollout actor, its generation paused.
     """
-    _call(actor, "start_weight_update", is_checkpoint_format=True)
+    if hasattr(actor.llm_engine, "start_weight_update"):
+        actor._run_async(actor.llm_engine.start_weight_update(is_checkpoint_format=True))
+        actor.leonardo_weights_are_coming = True
 
 
 def end_weight_update(actor: Any) -> None:
-    """Tell the engine that all weights have come: it makes of them what its kernels use."""
-    _call(actor, "finish_weight_update")
-
-
-def _call(actor: Any, name: str, **options: Any) -> None:
-    method = getattr(actor.llm_engine, name, None)
-    if method is not None:
-        actor._run_async(method(**options))
+    """Tell the engine that all weights have come: it makes of them what its kernels use. May be called again."""
+    if getattr(actor, "leonardo_weights_are_coming", False):
+        actor.leonardo_weights_are_coming = False
+        actor._run_async(actor.llm_engine.finish_weight_update())
 
 
 def pickle_config_modules() -> None:

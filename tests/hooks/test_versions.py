@@ -31,8 +31,10 @@ def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
 
 def test_update_is_framed() -> None:
     actor = SimpleNamespace(llm_engine=Engine(), _run_async=run)
+    end_weight_update(actor)
     begin_weight_update(actor)
     end_weight_update(actor)
+    end_weight_update(actor)  # whoever needs the weights first ends it
     assert actor.llm_engine.calls == [("start", {"is_checkpoint_format": True}), ("finish", {})]
 
 
