@@ -25,6 +25,7 @@ from leonardo.assets.packages import INSIDE, PREPARATION
 from leonardo.errors import FailureClass, InfrastructureError
 from leonardo.sandbox import apptainer
 from leonardo.sandbox.driver import SetUpResult
+from leonardo.sandbox.identities import Identities
 from leonardo.sandbox.namespaces import host_files
 from leonardo.tasks.definition import parse_definition
 
@@ -89,7 +90,12 @@ def full_definition(definition: str, base: Path, environment: Mapping[str, str])
 
 @contextmanager
 def builds_below(folder: Path) -> Iterator[None]:
-    """Hold ``folder`` for full images: one caller at a time, and what one that was killed left there goes first."""
+    """Hold ``folder`` for full images: one caller at a time, and what one that was killed left there goes first.
+
+    Raises:
+        InfrastructureError: none can be built here; says what is missing.
+    """
+    _needed()
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
@@ -111,22 +117,30 @@ def full_image(definition: str, base: Base, unpacked: Path, place: BuildPlace) -
         InputError: the definition is none.
     """
     parse_definition(definition)
-    program = apptainer.find()
-    if program is None:
-        raise InfrastructureError("Full images are built by Apptainer, which is not installed", "make apptainer")
+    program, ids = _needed()
     work = Path(tempfile.mkdtemp(dir=place.folder, prefix=_PREFIX))
     try:
         if os.geteuid() == 0:
-            os.chown(work, *containerroot.own_ids().root)
+            os.chown(work, *ids.root)
         yield _Build(program, base, unpacked, place, work).run(full_definition(definition, unpacked, base.environment))
+    finally:
+        remove(work)
+
+
+def _needed() -> tuple[Path, Identities]:
+    program = apptainer.find()
+    if program is None:
+        raise InfrastructureError(
+            "Full images are built by Apptainer, which is not installed", "make apptainer", FailureClass.KERNEL_FEATURE
+        )
+    try:
+        return program, containerroot.own_ids()
     except NoContainerRootError as error:
         raise InfrastructureError(
             f"A full image needs a user namespace with a range of ids ({error})",
             "Give the user a range in /etc/subuid and /etc/subgid, or run as root",
             FailureClass.KERNEL_FEATURE,
         ) from error
-    finally:
-        remove(work)
 
 
 def remove(work: Path) -> None:

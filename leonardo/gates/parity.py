@@ -26,6 +26,7 @@ from leonardo.gates.observation import Observation, observe, reader
 from leonardo.gates.trees import Difference, differences
 from leonardo.gates.volatile import Volatile, environment_differences, is_volatile, sort_paths
 from leonardo.rollout.verification import Status, Verdict
+from leonardo.sandbox import apptainer
 from leonardo.sandbox.driver import Driver, LayerStack
 from leonardo.site import Site
 from leonardo.tasks.task import Task
@@ -87,6 +88,7 @@ def run_parity(
 ) -> tuple[list[ParityReport], dict[str, Any]]:
     """Build prepared states and full images of ``tasks`` and compare them. Returns reports and pins."""
     progress = progress or BuildProgress()
+    version = apptainer.installed().version()  # before anything is built
     entries = store.build(tasks, jobs=jobs, progress=progress)
     gate = ParityGate(store, driver, Bases(store.root / "bases", site), volatile, jobs, timeout)
     progress.start(len(tasks), "compared with full images")
@@ -96,6 +98,7 @@ def run_parity(
         "manifest": manifest_digest(entries),
         "volatile_version": volatile.version,
         "driver": driver.name,
+        "apptainer": version,
         "bases": {entry.image: entry.base for entry in entries if entry.base},
     }
     return [reports[task.id] for task in tasks], pins
@@ -149,6 +152,11 @@ class ParityGate:
         report = ParityReport(task.id, task.kind)
         if entry.failure is not None:
             report.fail(entry.failure, entry.set_up.reason)
+            return report
+        if not task.definition:
+            report.fail(
+                FailureClass.UNSUPPORTED, "the row names an image that is ready made: there is nothing to build"
+            )
             return report
         report.prepared_seconds = entry.set_up.seconds
         report.delta_kilobytes = round(entry.set_up.compressed_bytes / 1000, 1)

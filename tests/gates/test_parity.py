@@ -8,7 +8,7 @@ import pytest
 from leonardo.assets import containerroot
 from leonardo.assets.containerroot import NoContainerRootError
 from leonardo.assets.store import AssetStore
-from leonardo.errors import FailureClass
+from leonardo.errors import FailureClass, InfrastructureError
 from leonardo.gates.parity import ParityReport, run_parity
 from leonardo.gates.volatile import load_volatile
 from leonardo.sandbox import apptainer
@@ -124,6 +124,25 @@ def test_planted_differences_of_every_kind_are_listed_by_path(compare: Callable[
     assert report.differences == [*report.tree, *report.environment, *report.users, *report.behaviour]
 
 
+def test_a_row_without_a_definition_has_nothing_to_be_compared_with(
+    store: AssetStore, driver: Driver, site: Site
+) -> None:
+    task = Task("t1", "Do it.", "", verifier_files("#!/bin/bash\nfalse\n"), image="tiny:1")
+    (report,), pins = run_parity([task], store, driver, site, load_volatile())
+    assert report.failure is FailureClass.UNSUPPORTED
+    assert pins["apptainer"]
+
+
+def test_without_apptainer_it_says_so_before_anything_is_built(
+    store: AssetStore, driver: Driver, site: Site, make_task: MakeTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(apptainer, "PREFIX", store.root / "none")
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(InfrastructureError, match="Apptainer is not installed"):
+        run_parity([make_task("true")], store, driver, site, load_volatile())
+    assert not list(store.root.glob("layers/*"))
+
+
 @pytest.mark.slow
 def test_attributes_are_compared(compare: Callable[..., ParityReport]) -> None:
     report = compare(
@@ -153,6 +172,7 @@ def test_an_image_that_cannot_be_built(compare: Callable[..., ParityReport]) -> 
     assert report.reason.startswith("the full image could not be built")
 
 
+@pytest.mark.slow
 def test_the_command_writes_all_differences(tmp_path: Path, site: Site, capsys: pytest.CaptureFixture[str]) -> None:
     row = {
         "task_id": "t1",
