@@ -95,3 +95,15 @@ def test_sandboxes_leave_no_group(driver: NamespacesDriver, stack: LayerStack) -
         assert _left() > before
     backend.close()
     assert _left() == before
+
+
+def test_the_first_command_is_in_the_groups_already(driver: NamespacesDriver, stack: LayerStack) -> None:
+    """Joining takes the kernel longer than all else of a start, and goes on while the sandbox is prepared."""
+    if driver.groups is None:
+        pytest.skip("no control group can be made here")
+    backend = driver.backend(stack, limits=SMALL)
+    for _ in range(3):
+        backend.start()
+        joined = backend.run_command("cat /proc/self/cgroup").stdout
+        assert joined.count(cgroups.PREFIX) == len(driver.groups._hierarchies), joined
+    backend.close()
