@@ -236,7 +236,12 @@ def _serve_files(plan: mounts.Plan, channel: int, ids: IdMaps, test: bool) -> No
     work = None
     while own_end() is None and not fuseoverlay.is_stopped(server):
         if asker.answers in wait_for((process, server), 0.5, asker.answers):
-            asker.hear()
+            try:
+                asker.hear()
+            except EOFError:  # killed: it is nothing to the sandbox
+                os.waitpid(asker.process, 0)
+                os.close(asker.answers)
+                asker = Asker(f"{mounts.SCRATCH}/root")
         # one that is at a long copy answers late, but works
         before, work = work, fuseoverlay.work_of(server) if asker.is_overdue else None
         if work is not None and work == before:

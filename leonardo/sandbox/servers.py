@@ -43,11 +43,17 @@ class Asker:
         os.close(answer)
 
     def hear(self) -> bool:
-        """Take in what has been answered (:attr:`answers` is ready); whether it was as it should be."""
+        """Take in what has been answered (:attr:`answers` is ready); whether it was as it should be.
+
+        Raises EOFError when the process has ended.
+        """
         answer = os.read(self.answers, 4096)
-        if not answer.strip(b"."):
-            self._heard = time.monotonic()
-        return bool(answer) and b"!" not in answer
+        if not answer:
+            raise EOFError
+        if b"!" in answer:
+            return False
+        self._heard = time.monotonic()
+        return True
 
     @property
     def is_overdue(self) -> bool:
@@ -91,8 +97,13 @@ class Servers:
         """What is wrong, in words, given what a poll found; ``""`` when nothing is."""
         for handle in ready.keys() & self._names.keys():
             return f"{self._names[handle]}, which serves its files, ended"
-        if self._asker and self._asker.answers in ready and not self._asker.hear():
-            return "its files are served no more"
+        if self._asker and self._asker.answers in ready:
+            try:
+                served = self._asker.hear()
+            except EOFError:
+                served = False
+            if not served:
+                return "its files are served no more"
         if self._asker and self._asker.is_overdue:
             return f"{self._serving()} has not answered for {PATIENCE:.0f} s"
         return ""
