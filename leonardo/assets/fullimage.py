@@ -9,6 +9,7 @@ import fcntl
 import os
 import re
 import shlex
+import shutil
 import tempfile
 import threading
 import time
@@ -33,6 +34,7 @@ _PREFIX = ".full-"
 _CERTIFICATES = "certificates.crt"
 _SCRATCH = ("tmp", "var/tmp")
 _FINISH = 60.0
+_REMOVAL = 600.0
 _LOG_BYTES = 64 << 10
 
 
@@ -145,12 +147,10 @@ def _needed() -> tuple[Path, Identities]:
 
 def remove(work: Path) -> None:
     """Remove a build's folder, which belongs to ids of the namespace."""
-    with tempfile.TemporaryFile() as output:
-        containerroot.run(
-            ["rm", "-rf", work], output, timeout=600, environment=_search_path(), reach=[work.parent, work]
-        )
-    if work.is_dir():  # its own entry in a folder that is the caller's
-        work.rmdir()
+    if os.geteuid():
+        with tempfile.TemporaryFile() as output:
+            containerroot.run(["rm", "-rf", work], output, timeout=_REMOVAL, environment=_search_path())
+    shutil.rmtree(work, ignore_errors=True)
 
 
 class _Build:
