@@ -2,10 +2,9 @@
 
 from pathlib import Path
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
 from leonardo.evaluation.verdict import interval_points, percent, points
 from leonardo.files import write_atomic
+from leonardo.report.jinja import render
 from leonardo.stages.engines import Engines
 
 ROWS = {
@@ -24,15 +23,8 @@ ROWS = {
 
 def render_engines(engines: Engines, page: Path) -> Path:
     """Write the page. Returns its path."""
-    environment = Environment(
-        loader=PackageLoader("leonardo.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"percent": percent, "points": points, "interval_points": interval_points, "shown": _shown}
-    write_atomic(page, environment.get_template("engines.html.j2").render(engines=engines, rows=ROWS))
+    filters = {"percent": percent, "points": points, "interval_points": interval_points, "shown": _shown}
+    write_atomic(page, render("engines.html.j2", filters, engines=engines, rows=ROWS))
     return page
 
 

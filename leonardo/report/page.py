@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from leonardo.errors import FailureClass
@@ -15,6 +14,7 @@ from leonardo.evaluation.verdict import interval_points, percent, points, verdic
 from leonardo.files import write_atomic
 from leonardo.report.claims import driver_in_words, not_proven, proven
 from leonardo.report.figure import Plot
+from leonardo.report.jinja import render
 from leonardo.report.plots import family_plot, sandbox_plot, step_plots
 from leonardo.report.run import Run, read_run, series
 
@@ -44,14 +44,7 @@ def render_report(run_folder: Path, title: str) -> Path:
 
 def render_page(run: Run, title: str, plots: list[Plot]) -> str:
     """The page as HTML text."""
-    environment = Environment(
-        loader=PackageLoader("leonardo.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {
+    filters = {
         "percent": percent,
         "points": points,
         "interval": _interval,
@@ -62,7 +55,9 @@ def render_page(run: Run, title: str, plots: list[Plot]) -> str:
         "svg": Markup,  # drawn by matplotlib from numbers and escaped names
     }
     by_name = {plot.name: plot for plot in plots}
-    return environment.get_template("report.html.j2").render(
+    return render(
+        "report.html.j2",
+        filters,
         title=title,
         run=run,
         facts=run.facts,
