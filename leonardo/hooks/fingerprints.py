@@ -81,14 +81,17 @@ def transfers() -> Transfers:
 
 
 class Sent(list):  # type: ignore[type-arg]
-    """What upstream's broadcast returns, with the fingerprints of the learner's weights by block."""
+    """What upstream's broadcast returns, with the fingerprints of the learner's weights by block.
 
-    def __init__(self, references: Iterable[Any], weights: Mapping[str, int]) -> None:
+    ``number``: of the synchronisation, from 1; the first is before the first step.
+    """
+
+    def __init__(self, references: Iterable[Any], weights: Mapping[str, int], number: int) -> None:
         super().__init__(references)
-        self.weights = weights
+        self.weights, self.number = weights, number
 
     def __reduce__(self) -> Any:
-        return Sent, (list(self), self.weights)
+        return Sent, (list(self), self.weights, self.number)
 
 
 def fingerprinted(broadcast: Callable[..., Any]) -> Callable[..., Any]:
@@ -110,7 +113,7 @@ def fingerprinted(broadcast: Callable[..., Any]) -> Callable[..., Any]:
         if not every or (transfers().count - 1) % every:
             return references
         weights = learner_weights(model)
-        return Sent(references, weights) if weights else references
+        return Sent(references, weights, transfers().count) if weights else references
 
     return broadcasting
 
@@ -246,7 +249,7 @@ def check_weights(results: Sequence[Any], engines: Sequence[Any], step: int | No
         engines: upstream's rollout actors, paused.
         step: the training step whose weights they are.
     """
-    sent = next((result.weights for result in results if isinstance(result, Sent)), None)
+    sent = next((result for result in results if isinstance(result, Sent)), None)
     if sent is None:
         return
     import ray
@@ -255,10 +258,16 @@ def check_weights(results: Sequence[Any], engines: Sequence[Any], step: int | No
 
     started = time.perf_counter()
     held = ray.get([engine.leonardo_held_weights.remote() for engine in engines], timeout=_PATIENCE)
-    verdicts = [compare(sent, workers) for workers in held]
+    verdicts = [compare(sent.weights, workers) for workers in held]
     worst = min(verdicts, key=lambda verdict: {False: 0, None: 1, True: 2}[verdict.agree])
     append_line(
         Path(os.environ[RUN]) / WEIGHTS_FILE,
-        {"step": step, **vars(worst), "engines": len(held), "seconds": round(time.perf_counter() - started, 4)},
+        {
+            "synchronisation": sent.number,
+            "step": step,
+            **vars(worst),
+            "engines": len(held),
+            "seconds": round(time.perf_counter() - started, 4),
+        },
     )
     note_verdict(worst)

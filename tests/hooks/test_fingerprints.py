@@ -185,7 +185,8 @@ def test_check_is_written_down(run: Path) -> None:
     assert list(sent) == ["reference"]  # upstream iterates it
     fingerprints.check_weights([[], sent], [Engine(engine(model, kernels=True))], 3)
     line = json.loads((run / "weights.jsonl").read_text())
-    assert (line["step"], line["agree"], line["blocks"], line["engines"]) == (3, True, 3, 1)
+    assert (line["synchronisation"], line["step"], line["agree"]) == (1, 3, True)
+    assert (line["blocks"], line["engines"]) == (3, 1)
     assert step_records._book().verdict.digest == line["digest"]
 
 
