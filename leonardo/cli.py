@@ -128,6 +128,9 @@ def stage(
     upstream: Annotated[Path, typer.Option(help="Upstream's checkout, with the patch stack.")] = PROJECT / "upstream",
     upstream_python: Annotated[Path, typer.Option(help="Python of upstream's environment.")] = PROJECT
     / ".venv-upstream/bin/python",
+    policy: Annotated[
+        Path | None, typer.Option(help="Start from this desk policy (a Hugging Face folder), not from a warm start.")
+    ] = None,
 ) -> None:
     """Train for a few steps and hold the records to the stage's criteria."""
     _stay_local()
@@ -150,6 +153,7 @@ def stage(
         out_path=out / f"{title}.json",
         console=console,
         place=UpstreamPlace(upstream, upstream_python),
+        policy=policy,
     )
     typer.echo(f"report: {render_report(outcome.run_folder, f'{title}, {engine} engine, seed {seed}')}")
     typer.echo(f"{'ok' if outcome.ok else 'NOT OK'}: {outcome.sentence}")

@@ -15,6 +15,7 @@ from rich.table import Table
 from leonardo import evidence
 from leonardo.engine.desk.learner import train as train_on_the_desk
 from leonardo.engine.desk.policy import load_policy
+from leonardo.engine.desk.update import digest_of_weights
 from leonardo.engine.outcome import TrainingOutcome
 from leonardo.engine.upstream.engine import STEPS_FILE, UpstreamRun, require_runnable
 from leonardo.engine.upstream.engine import train as train_upstream
@@ -69,8 +70,11 @@ def run_stage(
     out_path: Path,
     console: Console,
     place: UpstreamPlace,
+    policy: Path | None = None,
 ) -> StageOutcome:
     """Run a stage and write ``out_path``, an entry of the ledger, and a run folder below ``runs``.
+
+    It starts from ``policy`` where one is given, a desk policy's folder, else from a warm start.
 
     Raises InputError, InfrastructureError where it cannot be run here.
     """
@@ -91,7 +95,7 @@ def run_stage(
         run_folder.mkdir(parents=True)
         recipe = Recipe(stage.corpus_sizes(), seed, settings, choice, run_folder, console)
         recipe.prepare("prepare")
-        base = recipe.warm_start("warm start", stage.warm_start_config())
+        base = policy or recipe.warm_start("warm start", stage.warm_start_config())
         episode = stage.episode_settings()
         evaluate = partial(recipe.evaluate, attempts=stage.attempts, settings=episode)
         base_record = evaluate("evaluate the base policy", base, "base") if stage.attempts else None
@@ -121,6 +125,7 @@ def run_stage(
         figures |= _evaluation_figures(comparison)
     figures["seconds"] = seconds = round(time.monotonic() - started, 1)
     pins = recipe.pins(stage, episode) | {"engine": engine, "stage": stage.name, "model": model.name}
+    pins |= {"base_policy": digest_of_weights(load_policy(base).model.state_dict())}
     recipe.facts(
         f"{stage.name}, {engine} engine, seed {seed}", stage.name, stage, pins, [LIMITS[engine]], seconds
     ).write(run_folder / "run.json")

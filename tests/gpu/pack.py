@@ -1,0 +1,195 @@
+"""Pack what a machine with GPUs and without a network needs, in parts that are small to carry.
+
+``packages``: the packages of an environment of upstream's trainer that such a machine lacks (``kit.yaml``);
+``kernels``: vLLM's CUDA libraries, with one GPU architecture's code alone; ``inputs``: upstream's patched tree, the
+policy, a base root file system and the prepared states on it. Beside each part lies its SHA-256.
+
+Usage::
+
+    python -m tests.gpu.pack packages --environment .venv-upstream
+    python -m tests.gpu.pack kernels --vllm vllm-0.21.0-*.whl
+    python -m tests.gpu.pack inputs --tree upstream --policy FOLDER --base base.tar --cache FOLDER
+"""
+
+import argparse
+import fnmatch
+import io
+import lzma
+import re
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Iterator, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from leonardo.errors import InputError, LeonardoError
+from leonardo.files import sha256_file, write_atomic
+from tests.gpu.fatbins import keep_only
+
+HERE = Path(__file__).parent
+OUT = HERE.parents[1] / "build" / "gpu-kit"
+ARCHITECTURE = 90
+LARGEST = 50_000_000
+"""Bytes that a part may have."""
+
+_STRIPPED = ("ray/core/src/ray/raylet/raylet", "ray/core/src/ray/gcs/gcs_server", "ray/_raylet.so")
+
+
+class Part:
+    """An archive in the making: within ``with``, :meth:`add` files. Whole, it has its name, and a SHA-256 beside it."""
+
+    def __init__(self, folder: Path, name: str, without: Sequence[str] = ()) -> None:
+        self._path = folder / f"{name}.tar.xz"
+        self._name = name
+        self._without = re.compile("|".join(fnmatch.translate(pattern) for pattern in without) or r"(?!)")
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def __enter__(self) -> "Part":
+        self._stream = lzma.open(self._path.with_suffix(".making"), "wb", preset=6)
+        self._archive = tarfile.open(fileobj=self._stream, mode="w|", format=tarfile.PAX_FORMAT)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._archive.close()
+        self._stream.close()
+        if kind is not None:
+            return
+        self._path.with_suffix(".making").replace(self._path)
+        size = self._path.stat().st_size
+        write_atomic(self._path.with_suffix(".xz.sha256"), f"{sha256_file(self._path)}  {self._path.name}\n")
+        print(f"{self._path}: {size / 1e6:.1f} MB{'' if size < LARGEST else f', more than {LARGEST / 1e6:.0f}'}")
+
+    def wanted(self, name: str) -> bool:
+        """Whether a file of that name goes along."""
+        return not self._without.match(name)
+
+    def add(self, source: Path, name: str) -> None:
+        """Add a file or link."""
+        member = self._archive.gettarinfo(source, name)
+        member.uid = member.gid = 0
+        member.uname = member.gname = ""
+        if member.isreg():
+            with source.open("rb") as stream:
+                self._archive.addfile(member, stream)
+        else:
+            self._archive.addfile(member)
+
+    def add_text(self, text: str, name: str, mode: int = 0o644) -> None:
+        """Add a file of that text."""
+        member = tarfile.TarInfo(name)
+        member.size, member.mode = len(text.encode()), mode
+        self._archive.addfile(member, io.BytesIO(text.encode()))
+
+    def add_folder(self, folder: Path, name: str, leave: Sequence[str] = (".git", "__pycache__")) -> None:
+        """Add what is below a folder."""
+        for path in sorted(folder.rglob("*")):
+            below = path.relative_to(folder)
+            if not set(below.parts) & set(leave) and (path.is_symlink() or path.is_file()):
+                self.add(path, f"{name}/{below}")
+
+
+def pack_packages(out: Path, environment: Path, settings: dict[str, Any]) -> None:
+    """The packages of an environment, less those of ``kit.yaml``, as site-packages; Ray's programs without symbols."""
+    with Part(out, "packages", settings["without"]) as part, tempfile.TemporaryDirectory() as scratch:
+        for source, name in chosen(environment, settings):
+            if not part.wanted(name):
+                continue
+            if name in _STRIPPED:
+                stripped = Path(scratch) / source.name
+                subprocess.run(["strip", "--strip-unneeded", "-o", str(stripped), str(source)], check=True)
+                stripped.chmod(source.stat().st_mode)
+                source = stripped
+            part.add(source, f"site/{name}")
+
+
+def chosen(environment: Path, settings: dict[str, Any]) -> Iterator[tuple[Path, str]]:
+    """Files of the packages in ``environment`` that the machine lacks, with their names in site-packages."""
+    skip = {_normal(name) for name in (*settings["already_there"], *settings["left_out"])}
+    packages = next(environment.glob("lib/python3.*/site-packages"))
+    for distribution in metadata.distributions(path=[str(packages)]):
+        if _normal(distribution.metadata["Name"]) not in skip:
+            for file in sorted(distribution.files or ()):
+                source = Path(str(distribution.locate_file(file)))
+                if file.parts[0] != ".." and source.is_file():
+                    yield source, str(file)
+
+
+def pack_kernels(out: Path, wheel: Path, settings: dict[str, Any]) -> None:
+    """vLLM's wheel as site-packages, its libraries with one architecture's code."""
+    with Part(out, "kernels", settings["without"]) as part, tempfile.TemporaryDirectory() as scratch:
+        with zipfile.ZipFile(wheel) as content:
+            content.extractall(scratch, [name for name in content.namelist() if part.wanted(name)])
+        for library in Path(scratch).rglob("*.so"):
+            keep_only(library, ARCHITECTURE)
+        part.add_folder(Path(scratch), "site")
+
+
+def pack_inputs(out: Path, tree: Path, policy: Path, base: Path, cache: Path, settings: dict[str, Any]) -> None:
+    """Upstream's tree, the policy, the base without what no task reads, and the prepared states on it."""
+    small = out / "base.tar"
+    if not small.is_file():
+        shrink(base, small, settings["base_without"])
+    with Part(out, "inputs") as part:
+        part.add(small, "base.tar")
+        part.add_folder(tree / "training" / "open-instruct", "tree/training/open-instruct")
+        part.add_folder(policy, "policy")
+        for name in ("catalogue", "layers"):
+            part.add_folder(cache / "assets" / name, f"cache/assets/{name}")
+
+
+def shrink(base: Path, target: Path, without: Sequence[str]) -> None:
+    """Copy a root file system's archive without the files that match."""
+    unwanted = re.compile("|".join(fnmatch.translate(pattern) for pattern in without))
+    making = target.with_suffix(".making")
+    with tarfile.open(base) as source, tarfile.open(making, "w", format=tarfile.PAX_FORMAT) as copy:
+        for member in _with_targets(source, unwanted):
+            copy.addfile(member, source.extractfile(member) if member.isreg() else None)
+    making.replace(target)
+
+
+def _with_targets(source: tarfile.TarFile, unwanted: "re.Pattern[str]") -> Iterator[tarfile.TarInfo]:
+    left_out = set()
+    for member in source:
+        name = member.name.removeprefix("./")
+        if unwanted.match(name) and not member.isdir():
+            left_out.add(member.name)
+        elif member.islnk() and member.linkname in left_out:
+            raise InputError(f"{name} is a hard link to {member.linkname}, which is left out", "Mend kit.yaml")
+        else:
+            yield member
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def main() -> int:
+    """Pack a part."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", choices=("packages", "kernels", "inputs"))
+    parser.add_argument("--out", type=Path, default=OUT)
+    for name in ("environment", "vllm", "tree", "policy", "base", "cache"):
+        parser.add_argument(f"--{name}", type=Path)
+    given = parser.parse_args()
+    settings = yaml.safe_load((HERE / "kit.yaml").read_text())
+    try:
+        if given.part == "packages":
+            pack_packages(given.out, given.environment, settings)
+        elif given.part == "kernels":
+            pack_kernels(given.out, given.vllm, settings)
+        else:
+            pack_inputs(given.out, given.tree, given.policy, given.base, given.cache, settings)
+    except LeonardoError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
