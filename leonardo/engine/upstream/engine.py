@@ -194,12 +194,13 @@ def _plan(
     }
     binaries = run.python.parent
     inherited = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
+    sites_modules = run.environment.get("PYTHONPATH", "")
     environment = {
         **inherited,
         **run.environment,
         **sandbox,
         "PATH": f"{binaries}:{inherited.get('PATH', '/usr/bin:/bin')}",
-        "PYTHONPATH": f"{run.tree / PACKAGE.parent}:{PROJECT}",
+        "PYTHONPATH": ":".join(filter(None, (str(run.tree / PACKAGE.parent), str(PROJECT), sites_modules))),
         "PYTHONUNBUFFERED": "1",
         # what is compiled once serves later runs; everything else that is kept goes where LEONARDO_SCRATCH says
         "TORCH_EXTENSIONS_DIR": str(run.compiled / "torch"),
