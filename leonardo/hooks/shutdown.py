@@ -32,6 +32,9 @@ EXIT_SECONDS = 300.0
 
 ON_SIGTERM = 128 + signal.SIGTERM
 
+_asked_to_end = threading.Event()
+"""Set when this process has got SIGTERM."""
+
 _log = logging.getLogger(__name__)
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -48,6 +51,8 @@ def leave_nothing(main: Callable[_P, _R]) -> Callable[_P, _R]:
                 return main(*arguments, **options)
         except BaseException as error:
             code = exit_code(error)
+            if _asked_to_end.is_set():
+                raise SystemExit(code) from error  # Ray makes another of the one raised while it waits
             raise
         finally:
             end_within(EXIT_SECONDS, code)
@@ -96,6 +101,7 @@ def end_on_sigterm() -> None:
 
 def _terminated(number: int, frame: FrameType | None) -> None:
     signal.signal(signal.SIGTERM, lambda number, frame: None)  # once is enough
+    _asked_to_end.set()
     end_within(TERM_SECONDS, ON_SIGTERM)
     raise SystemExit(ON_SIGTERM)
 
@@ -104,6 +110,8 @@ def exit_code(error: BaseException | None) -> int:
     """The exit code of a process that ends with ``error``."""
     if error is None:
         return 0
+    if _asked_to_end.is_set():
+        return ON_SIGTERM
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else int(error.code is not None)
     if isinstance(error, KeyboardInterrupt):

@@ -123,6 +123,21 @@ def test_sigterm_ends_in_order() -> None:
     assert (ended, stderr) == (143, "cleaned\n") and seconds < 45
 
 
+def test_sigterm_that_another_makes_something_else_of() -> None:
+    ended, stderr, _ = run(
+        TERM
+        + """
+def other():
+    try:
+        terminated()
+    except SystemExit:
+        raise SystemExit(1)  # as Ray does while it waits
+main(other)
+"""
+    )
+    assert (ended, stderr) == (143, "")
+
+
 def test_sigterm_that_is_swallowed_ends_all_the_same() -> None:
     ended, stderr, seconds = run(
         TERM
