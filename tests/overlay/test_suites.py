@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from leonardo.errors import InputError
+from leonardo.errors import InfrastructureError, InputError
 from leonardo.overlay import suites
 from leonardo.overlay.suites import compare, read_outcomes, run_suites, write_trees
 from leonardo.overlay.tree import Tree
@@ -92,7 +92,8 @@ def test_suite_that_never_ends_leaves_no_process(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(
         f"import subprocess, time\ndef test_it():\n    subprocess.Popen({mark.split()!r})\n    time.sleep(600)\n"
     )
-    assert run_suites(Path(sys.executable), tmp_path, tmp_path / "report.xml", ["test_it.py"], limit=3) == {}
+    with pytest.raises(InfrastructureError, match="no result"):
+        run_suites(Path(sys.executable), tmp_path, tmp_path / "report.xml", ["test_it.py"], limit=3)
     deadline = time.monotonic() + 10  # a killed process is listed until the kernel is done with it
     while mark in subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout:
         assert time.monotonic() < deadline
