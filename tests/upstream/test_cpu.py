@@ -2,6 +2,8 @@
 
 import contextlib
 import dataclasses
+import inspect
+import threading
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, Generic, TypeVar
@@ -36,23 +38,39 @@ def source_of(upstream: Tree, commit: tuple[str, str], module: str) -> str:
     return upstream.git("show", f"{commit[1]}:{PACKAGE}/{module}.py")
 
 
-def test_a_pack_for_each_sequence(upstream: Tree, commit: tuple[str, str], bare: bool) -> None:
+@pytest.mark.parametrize("prepared", ["pack_sequences", "config"])
+def test_a_pack_for_each_sequence(upstream: Tree, commit: tuple[str, str], bare: bool, prepared: str) -> None:
+    """The data preparation asks for such packs, and upstream's packing gives them."""
     torch = pytest.importorskip("torch", reason="torch is not installed (the extra desk)")
+    is_single = bare and commit[0] == "patched"
+    if prepared == "config":
+        assert pack_length_of_data_preparation(source_of(upstream, commit, "data_loader")) == (1 if is_single else 100)
+        return
     space = {"torch": torch, "np": mock.MagicMock(), "contextlib": contextlib, "dataclass": dataclass}
     space |= {"Generic": Generic, "T": TypeVar("T"), "field": field}
     names = {"pack_sequences", "reset_position_ids", "PackedSequences"}
-    parts = run_parts(source_of(upstream, commit, "rl_utils"), names, space, "rl_utils")
-    packed = parts["pack_sequences"](
+    packed = run_parts(source_of(upstream, commit, "rl_utils"), names, space, "rl_utils")["pack_sequences"](
         queries=[[1, 2], [3]],
         responses=[[4], [5, 6]],
         masks=[[1], [1, 1]],
-        pack_length=100,
+        pack_length=1 if bare else 100,
         pad_token_id=0,
         vllm_logprobs=[[-1.0], [-1.0, -1.0]],
     )
-    is_single = bare and commit[0] == "patched"
-    expected = [[1, 2, 4], [3, 5, 6]] if is_single else [[1, 2, 4, 3, 5, 6]]
+    expected = [[1, 2, 4], [3, 5, 6]] if bare else [[1, 2, 4, 3, 5, 6]]
     assert [sequence.tolist() for sequence in packed.query_responses] == expected
+
+
+def pack_length_of_data_preparation(source: str) -> int:
+    """What upstream's actor goes by, of settings that say 100."""
+    names = ("ray", "np", "HFDataLoader", "load_dataset", "single_example_collator", "logger", "RubricManager")
+    space: dict[str, Any] = {name: mock.MagicMock() for name in names} | {"threading": threading}
+    space["ray"].remote = lambda *classes, **options: classes[0] if classes else lambda decorated: decorated
+    actor_class = run_parts(source, {"DataPreparationActor"}, space, "data_loader")["DataPreparationActor"]
+    parameters = inspect.signature(actor_class.__init__).parameters
+    given = {name: mock.MagicMock() for name in parameters if name not in ("self", "initial_state")}
+    config = SimpleNamespace(pack_length=100, apply_evolving_rubric_reward=False)
+    return actor_class(**given | {"config": config}).config.pack_length
 
 
 def test_no_figures_of_an_accelerator_that_is_not_there(upstream: Tree, commit: tuple[str, str]) -> None:
