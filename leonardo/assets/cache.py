@@ -9,6 +9,7 @@ is unpacked again.
 
 import fcntl
 import os
+import random
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -87,14 +88,14 @@ class LayerCache:
                         now = time.time_ns()  # the kernel's own notion of now has steps of milliseconds
                         os.utime(stream.fileno(), ns=(now, now))
                         break
-                    fcntl.flock(stream, fcntl.LOCK_EX)
-                    if _is_at(stream, uses / digest) and not self._is_whole(layer, stream):
+                    # not a lock that is waited for: another may make the layer and use it for as long as it likes
+                    if _lock_alone(stream) and _is_at(stream, uses / digest) and not self._is_whole(layer, stream):
                         missed = True
                         self._make(layer, unpack, stream)
             except BaseException:
                 stream.close()
                 raise
-            stream.close()  # once more, since it may have been removed before the lock was ours
+            stream.close()  # once more, since it may have been made or removed before the lock was ours
         if missed:
             self.misses += 1
             self._evict()
@@ -157,6 +158,17 @@ class LayerCache:
             path.unlink()
         self.evictions += 1
         return True
+
+
+def _lock_alone(stream: TextIO) -> bool:
+    """Whether nobody else has the file locked; then this one has, and alone. Else waits a moment."""
+    try:
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        fcntl.flock(stream, fcntl.LOCK_UN)
+        time.sleep(random.uniform(0.001, 0.02))  # not the same for two that met
+        return False
+    return True
 
 
 def _noted(path: Path) -> tuple[int, int, int] | None:

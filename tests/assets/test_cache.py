@@ -3,8 +3,11 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
+import time
 from concurrent import futures
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -91,3 +94,29 @@ def test_threads_unpack_it_once_and_never_lose_it(tmp_path: Path) -> None:
         use(cache, f"layer-{number}")
     assert cache.hits + cache.misses == 204
     assert cache.evictions > 0
+
+
+def test_threads_that_want_a_missing_layer_at_once_all_get_it_while_the_first_keeps_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever waited to make the layer must not wait for those who use it: they may wait for each other."""
+    is_whole = LayerCache._is_whole
+
+    def seen_together(*arguments: Any) -> bool:
+        found = is_whole(*arguments)
+        time.sleep(0 if found else 0.01)  # all that want it have seen that it is missing before one makes it
+        return found
+
+    monkeypatch.setattr(LayerCache, "_is_whole", seen_together)
+    cache = LayerCache(tmp_path / "cache", shutil.rmtree)
+    together = threading.Barrier(8)
+
+    def use_until_all_have_it(name: str) -> None:
+        together.wait(20)
+        with cache.using(name, unpack):
+            together.wait(20)
+
+    with futures.ThreadPoolExecutor(8) as threads:
+        for number in range(5):
+            list(threads.map(use_until_all_have_it, [f"layer-{number}"] * 8))
+    assert cache.misses == 5
