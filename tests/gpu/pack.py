@@ -1,6 +1,6 @@
 """Pack what a machine with GPUs and without a network needs, in parts that are small to carry.
 
-``packages``: the packages of an environment of upstream's trainer that such a machine lacks (``kit.yaml``);
+``packages`` and ``ray``: what of an environment of upstream's trainer such a machine lacks (``kit.yaml``);
 ``kernels``: vLLM's CUDA libraries, with one GPU architecture's code alone; ``inputs``: upstream's patched tree, the
 policy, a base root file system and the prepared states on it. Beside each part lies its SHA-256.
 
@@ -14,7 +14,7 @@ Usage::
 import argparse
 import fnmatch
 import io
-import lzma
+import mmap
 import re
 import subprocess
 import sys
@@ -26,15 +26,17 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import yaml
 
 from leonardo.errors import InputError, LeonardoError
-from leonardo.files import sha256_file, write_atomic
+from leonardo.files import sha256_bytes, write_atomic
 from tests.gpu.fatbins import keep_only
 
 HERE = Path(__file__).parent
 OUT = HERE.parents[1] / "build" / "gpu-kit"
 ARCHITECTURE = 90
+LEVEL = 9
 LARGEST = 50_000_000
 """Bytes that a part may have."""
 
@@ -45,24 +47,28 @@ class Part:
     """An archive in the making: within ``with``, :meth:`add` files. Whole, it has its name, and a SHA-256 beside it."""
 
     def __init__(self, folder: Path, name: str, without: Sequence[str] = ()) -> None:
-        self._path = folder / f"{name}.tar.xz"
-        self._name = name
+        self._path = folder / f"{name}.tar.zst"
         self._without = re.compile("|".join(fnmatch.translate(pattern) for pattern in without) or r"(?!)")
         folder.mkdir(parents=True, exist_ok=True)
 
     def __enter__(self) -> "Part":
-        self._stream = lzma.open(self._path.with_suffix(".making"), "wb", preset=6)
-        self._archive = tarfile.open(fileobj=self._stream, mode="w|", format=tarfile.PAX_FORMAT)
+        self._raw = tempfile.TemporaryFile(dir=self._path.parent)
+        self._archive = tarfile.open(fileobj=self._raw, mode="w", format=tarfile.PAX_FORMAT)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._archive.close()
-        self._stream.close()
-        if kind is not None:
-            return
-        self._path.with_suffix(".making").replace(self._path)
-        size = self._path.stat().st_size
-        write_atomic(self._path.with_suffix(".xz.sha256"), f"{sha256_file(self._path)}  {self._path.name}\n")
+        with self._raw:
+            self._archive.close()
+            if kind is not None:
+                return
+            self._raw.seek(0)
+            with mmap.mmap(self._raw.fileno(), 0, access=mmap.ACCESS_READ) as content:
+                packed = pyarrow.Codec("zstd", compression_level=LEVEL).compress(
+                    pyarrow.py_buffer(content), asbytes=True
+                )
+        write_atomic(self._path, packed)
+        write_atomic(self._path.with_suffix(".zst.sha256"), f"{sha256_bytes(packed)}  {self._path.name}\n")
+        size = len(packed)
         print(f"{self._path}: {size / 1e6:.1f} MB{'' if size < LARGEST else f', more than {LARGEST / 1e6:.0f}'}")
 
     def wanted(self, name: str) -> bool:
@@ -95,17 +101,21 @@ class Part:
 
 
 def pack_packages(out: Path, environment: Path, settings: dict[str, Any]) -> None:
-    """The packages of an environment, less those of ``kit.yaml``, as site-packages; Ray's programs without symbols."""
-    with Part(out, "packages", settings["without"]) as part, tempfile.TemporaryDirectory() as scratch:
-        for source, name in chosen(environment, settings):
-            if not part.wanted(name):
-                continue
-            if name in _STRIPPED:
-                stripped = Path(scratch) / source.name
-                subprocess.run(["strip", "--strip-unneeded", "-o", str(stripped), str(source)], check=True)
-                stripped.chmod(source.stat().st_mode)
-                source = stripped
-            part.add(source, f"site/{name}")
+    """The packages of an environment, less those of ``kit.yaml``, as site-packages; Ray apart, and without symbols."""
+    files = list(chosen(environment, settings))
+    with tempfile.TemporaryDirectory() as scratch:
+        for name in ("packages", "ray"):
+            with Part(out, name, settings["without"]) as part:
+                for source, place in files:
+                    if part.wanted(place) and place.startswith("ray/") == (name == "ray"):
+                        part.add(_stripped(source, Path(scratch)) if place in _STRIPPED else source, f"site/{place}")
+
+
+def _stripped(program: Path, scratch: Path) -> Path:
+    target = scratch / program.name
+    subprocess.run(["strip", "--strip-unneeded", "-o", str(target), str(program)], check=True)
+    target.chmod(program.stat().st_mode)
+    return target
 
 
 def chosen(environment: Path, settings: dict[str, Any]) -> Iterator[tuple[Path, str]]:

@@ -46,18 +46,17 @@ def test_unpack_places_packages_and_inputs(tmp_path: Path, monkeypatch: pytest.M
     kit = tmp_path / "kit"
     monkeypatch.setattr(machine, "KIT", kit)
     monkeypatch.setattr(machine, "PYTHON", kit / "env" / "bin" / "python")
-    monkeypatch.setattr(machine, "BASE", tmp_path / "place" / "base.tar")
     with pack.Part(tmp_path, "some") as part:
         part.add_text("VALUE = 7\n", "site/brought_along.py")
         part.add_text("a base", "base.tar")
-    machine.unpack([tmp_path / "some.tar.xz"])
+    machine.unpack([tmp_path / "some.tar.zst"])
     said = subprocess.check_output(
         [kit / "env" / "bin" / "python", "-c", "import brought_along, yaml; print(brought_along.VALUE, yaml.__name__)"],
         env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"},
         text=True,
     )
     assert said.split() == ["7", "yaml"]
-    assert (tmp_path / "place" / "base.tar").read_text() == "a base"
+    assert (kit / "base.tar").read_text() == "a base"
 
 
 def test_unpack_refuses_a_part_that_is_not_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,7 +65,7 @@ def test_unpack_refuses_a_part_that_is_not_whole(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(machine, "PYTHON", tmp_path / "kit" / "env" / "bin" / "python")
     with pack.Part(tmp_path, "some") as part:
         part.add_text("text", "tree/file")
-    archive = tmp_path / "some.tar.xz"
+    archive = tmp_path / "some.tar.zst"
     archive.write_bytes(archive.read_bytes()[:-1])
     with pytest.raises(SystemExit, match="did not arrive whole"):
         machine.unpack([archive])
@@ -77,7 +76,7 @@ def test_a_part_that_fails_has_no_name(tmp_path: Path) -> None:
     """What was interrupted is not taken for a part."""
     with pytest.raises(ZeroDivisionError), pack.Part(tmp_path, "some"):
         _ = 1 / 0
-    assert not list(tmp_path.glob("*.tar.xz*"))
+    assert not list(tmp_path.glob("*.tar.zst*"))
 
 
 def test_shrink_refuses_links_to_what_it_leaves_out(tmp_path: Path) -> None:
