@@ -17,10 +17,6 @@ MODULES = (
     "ray",
     "deepspeed",
     "vllm",
-    "vllm._C",
-    "vllm._C_stable_libtorch",
-    "vllm._moe_C",
-    "vllm.vllm_flash_attn._vllm_fa3_C",
     "vllm.v1.engine.core",
     "vllm.v1.worker.gpu_worker",
     "vllm.tool_parsers.qwen3xml_tool_parser",
@@ -28,6 +24,10 @@ MODULES = (
     "vllm.entrypoints.openai.api_server",
     "open_instruct.grpo_fast",
     "leonardo.stages.training",
+    "vllm._C",
+    "vllm._C_stable_libtorch",
+    "vllm._moe_C",
+    "vllm.vllm_flash_attn._vllm_fa3_C",
 )
 PACKAGES = ("torch", "numpy", "transformers", "tokenizers", "huggingface-hub", "vllm", "ray", "deepspeed", "triton")
 
