@@ -239,6 +239,7 @@ class ApptainerDriver(NamespacesDriver):
     def __init__(self, program: Path | None = None) -> None:
         self._apptainer = installed(program)
         super().__init__(own_identities())
+        self.one_id = False  # what a plain user's container maps is Apptainer's; the self-test asks for more than one
         self._keeper: Container | None = None
         self._lives: set[ContainerLife] = set()
 

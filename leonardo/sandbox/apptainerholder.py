@@ -47,6 +47,7 @@ class ApptainerHolderDriver(NamespacesDriver):
     def __init__(self, program: Path | None = None) -> None:
         self._apptainer = installed(program)
         super().__init__(own_identities())
+        self.one_id = False  # see ApptainerDriver
         self._container: Container | None = None
         self._holds: dict[str, _Hold] = {}
 

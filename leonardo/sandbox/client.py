@@ -154,7 +154,7 @@ class HolderClient:
     def why_ended(self) -> str:
         """How the helper processes ended, in words."""
         try:
-            code = self._guard.wait(timeout=2)
+            code = self._guard.wait(timeout=5)
         except subprocess.TimeoutExpired:
             return "the sandbox holder closed its connection"
         self._complaints.seek(0)

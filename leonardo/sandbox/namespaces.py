@@ -65,6 +65,8 @@ class NamespaceLife:
         if self._reason is None:
             self.channel.close()
             try:
+                if gone and not self.sound:  # the holder is about to be ended for it, and knows the sandbox's part only
+                    raise HolderGoneError(self._holder.why_ended())
                 answer = self._holder.request({"do": "destroy", "id": self._identifier, "gone": gone})
                 self._reason = answer["reason"]
             except HolderGoneError as error:

@@ -168,6 +168,9 @@ def _start_builder(plan: mounts.Plan, channel: int, build: Callable[[mounts.Plan
     built = os.read(built_read, 1)
     os.close(built_read)
     if not built:
+        code = os.waitstatus_to_exitcode(os.waitpid(builder, 0)[1])
+        if code < 0:
+            raise OSError(f"the process that builds its root was killed by signal {-code}")
         os._exit(1)  # it has said why
     return builder
 
