@@ -64,6 +64,16 @@ def _sandboxes(run: soak.Soak) -> set[int]:
     return found
 
 
+def _helpers_below(process: int) -> list[int]:
+    found, pending = [], [process]
+    while pending:
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            children = Path(f"/proc/{pending[-1]}/task/{pending.pop()}/children").read_text().split()
+            pending += map(int, children)
+            found += [int(child) for child in children if Path(f"/proc/{child}/comm").read_text() == "sandbox\n"]
+    return found
+
+
 def test_a_wrong_result_a_leak_and_an_unknown_failure_are_noticed(tmp_path: Path) -> None:
     with pytest.raises(soak.WrongResultError, match="instead of"):
         soak.expect(ExecutionResult("other", "", 0), "token", 0, stderr="")
@@ -84,7 +94,10 @@ def test_a_wrong_result_a_leak_and_an_unknown_failure_are_noticed(tmp_path: Path
 def test_an_interrupted_soak_writes_what_it_has(tmp_path: Path) -> None:
     command = [sys.executable, ROOT / "benchmarks" / "soak.py", "--concurrency", "2", "--out", tmp_path]
     process = subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    time.sleep(3)
+    end = time.monotonic() + 60
+    while len(_helpers_below(process.pid)) < 6 and process.poll() is None and time.monotonic() < end:
+        time.sleep(0.05)
+    time.sleep(2)  # both sandboxes are under way, besides the guard, the holder, the nursery and a spare
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=30)
     if process.returncode == 3:
