@@ -274,13 +274,15 @@ def test_very_many_files(driver: NamespacesDriver, stack: LayerStack, attacker: 
         pytest.skip("fuse-overlayfs needs minutes for so many files in one folder: the inode filler shows what ends it")
     roomy = driver.backend(stack, limits=Limits(disk=count * 4200, memory=2 << 30, processes=64))
     roomy.start()
+    starting = time.monotonic()
     try:
         made = roomy.run_command(f"mkdir /tmp/m; cd /tmp/m; seq {count} | xargs touch; ls -f | wc -l", timeout=300)
         assert int(made.stdout) >= count, made.stderr
     finally:
         begun = time.monotonic()
         roomy.close()
-    assert time.monotonic() - begun < 5
+    # on a busy machine the kernel takes longer for both
+    assert time.monotonic() - begun < max(5, (begun - starting) / 2)
 
 
 # ---- files and devices
