@@ -17,7 +17,7 @@ from leonardo.engine.desk.learner import train as train_on_the_desk
 from leonardo.engine.desk.policy import load_policy
 from leonardo.engine.desk.update import digest_of_weights
 from leonardo.engine.outcome import TrainingOutcome
-from leonardo.engine.upstream.engine import STEPS_FILE, UpstreamRun, require_runnable
+from leonardo.engine.upstream.engine import PROJECT, STEPS_FILE, UpstreamRun, require_runnable
 from leonardo.engine.upstream.engine import train as train_upstream
 from leonardo.errors import InputError
 from leonardo.evaluation import Comparison, compare
@@ -26,6 +26,7 @@ from leonardo.gates.criteria import Finding, apply
 from leonardo.gates.signal import signal_figures
 from leonardo.gates.steps import StepRecord, read_records
 from leonardo.hooks.sandbox import SCHEME, SITE_VARIABLE
+from leonardo.overlay.stack import read_stack
 from leonardo.site import CACHE_VARIABLE, Site, load_site
 from leonardo.stages.definition import Model, Stage, load_model, load_stage
 from leonardo.stages.demo import LEDGER, line_of
@@ -125,6 +126,8 @@ def run_stage(
         figures |= _evaluation_figures(comparison)
     figures["seconds"] = seconds = round(time.monotonic() - started, 1)
     pins = recipe.pins(stage, episode) | {"engine": engine, "stage": stage.name, "model": model.name}
+    if engine == "upstream":
+        pins |= {"patches": read_stack(PROJECT / "patches").digest}
     pins |= {"base_policy": digest_of_weights(load_policy(base).model.state_dict())}
     recipe.facts(
         f"{stage.name}, {engine} engine, seed {seed}", stage.name, stage, pins, [LIMITS[engine]], seconds
