@@ -163,8 +163,9 @@ class _Build:
         self._work = work
         self._root = work / "root"
         # of a link's program the folder where it really is, with the libraries beside it
-        installed = program.resolve().parent.parent
-        self._reach = [unpacked, place.packages, work, *([installed] if installed != Path("/usr") else [])]
+        self._installed = program.resolve().parent.parent
+        installed = [self._installed] if self._installed != Path("/usr") else []
+        self._reach = [unpacked, place.packages, work, *installed]
         files, certificates = host_files()
         own = {"DEBIAN_FRONTEND": "noninteractive", **base.environment, **place.variables}
         for path, text in files.items():
@@ -214,6 +215,9 @@ class _Build:
         for name in _SCRATCH:
             own, bases = shlex.quote(str(self._work / name)), shlex.quote(str(self._unpacked / name))
             steps.append(f"rm -rf {name}")
+            if self._installed.is_relative_to(f"/{name}"):  # Apptainer mounts over a folder of its own, there
+                way = shlex.quote(str(self._work / name / self._installed.relative_to(f"/{name}").parts[0]))
+                steps.append(f"[ ! -d {way} ] || find {way} -depth -type d -empty -delete")
             # what neither the base had nor the script used is not there
             steps.append(
                 f"if [ -d {bases} ] || ! rmdir {own} 2>&1; then mkdir -p {Path(name).parent}; mv {own} {name}; fi"
