@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import rich.table
 from rich.console import Console
-from rich.table import Table
 
 from leonardo.assets.manifest import ManifestEntry
 from leonardo.assets.plan import BuildSettings
@@ -101,7 +101,7 @@ def figures_of(rows: Sequence[Row], stored: dict[str, int]) -> dict[str, float |
 
 def show(rows: Sequence[Row], stored: dict[str, int], console: Console) -> None:
     """Print what was measured, a row a line."""
-    table = Table("task")
+    table = rich.table.Table("task")
     for name in ("own layer", "package layers", "whole", "same tree", "same again"):
         table.add_column(name, justify="right")
     for row in rows:

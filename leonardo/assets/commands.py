@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from leonardo.assets.progress import say
 from leonardo.errors import InfrastructureError, InputError
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def build(
                 "Bring a bundle: leonardo assets unbundle",
             )
         for note in found.notes:
-            _say(console, note)
+            say(console, note)
         if found.problems:
             raise InfrastructureError("; ".join(found.problems), "Then build again")
         with ConsoleProgress(console) as progress:
@@ -93,7 +94,7 @@ def build(
     ok = all(entry.failure is None for entry in entries)
     pins = {"manifest": manifest_digest(entries), "bases": {entry.image: entry.base for entry in entries if entry.base}}
     write_verdict(out / "assets.json", ok, figures, {**pins, **entries[0].pins})
-    _say(console, _sentence(figures))
+    say(console, _sentence(figures))
     raise typer.Exit(0 if ok else 1)
 
 
@@ -115,13 +116,13 @@ def gc(
     figures = garbage.figures
     what = ", ".join(f"{figures[name]} {name}" for name in ("layers", "bases", "records", "tasks", "unpacked"))
     what += f" layers, former {', '.join(garbage.former)}" if garbage.former else " layers"
-    _say(console, f"{'removed' if delete else 'garbage'}: {what}, {_megabytes(figures['bytes'])}")
+    say(console, f"{'removed' if delete else 'garbage'}: {what}, {_megabytes(figures['bytes'])}")
     most = sorted(garbage.references.items(), key=lambda item: -item[1])[:_WORST]
     for digest, count in most:
         if count > 1:
-            _say(console, f"kept: {digest[:12]} for {count} tasks")
+            say(console, f"kept: {digest[:12]} for {count} tasks")
     if not delete and figures["bytes"] + figures["records"] + figures["tasks"] + figures["former"]:
-        _say(console, "nothing was removed: that is what --delete is for (make assets-gc DELETE=1)")
+        say(console, "nothing was removed: that is what --delete is for (make assets-gc DELETE=1)")
 
 
 @assets_app.command()
@@ -147,9 +148,9 @@ def bundle(
         entries = [entry for task in tasks if (entry := store.entry(task)) is not None]
         members = write_bundle(store, entries, target, progress)
     if len(entries) < len(tasks):
-        _say(console, f"{len(tasks) - len(entries)} rows are not built and not in it")
+        say(console, f"{len(tasks) - len(entries)} rows are not built and not in it")
     size = target.stat().st_size
-    _say(console, f"{target}: {len(entries)} rows, {len(members)} members, {_megabytes(size)}, verified")
+    say(console, f"{target}: {len(entries)} rows, {len(members)} members, {_megabytes(size)}, verified")
 
 
 @assets_app.command()
@@ -165,7 +166,7 @@ def unbundle(
     console = Console()
     with _opened(site, driver) as (store, _), ConsoleProgress(console) as progress:
         brought = read_bundle(store, source, progress)
-    _say(console, f"{store.root}: {brought.tasks} rows, {brought.new} of {brought.members} members were new")
+    say(console, f"{store.root}: {brought.tasks} rows, {brought.new} of {brought.members} members were new")
 
 
 @contextmanager
@@ -245,7 +246,7 @@ def _show(console: Console, entries: "Sequence[ManifestEntry]") -> None:
     if table.row_count:
         console.print(table)
     if len(entries) > _MOST_ROWS:
-        _say(console, f"{len(entries)} rows: of them the first {min(_WORST, len(failed))} that failed are shown")
+        say(console, f"{len(entries)} rows: of them the first {min(_WORST, len(failed))} that failed are shown")
 
 
 def _outcome(entry: "ManifestEntry") -> str:
@@ -278,7 +279,3 @@ def _megabytes(size: int) -> str:
 
 def _words(text: str) -> list[str]:
     return [word.strip() for word in text.split(",") if word.strip()]
-
-
-def _say(console: Console, text: str) -> None:
-    console.print(text, markup=False, highlight=False, soft_wrap=True)

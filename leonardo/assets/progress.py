@@ -68,3 +68,8 @@ class ConsoleProgress(BuildProgress):
         self.advance()
         if entry.failure is not None:
             self.note(f"{entry.task_id}: {entry.failure}: {entry.set_up.reason}")
+
+
+def say(console: Console, text: str) -> None:
+    """Print a line as it is, however long and whatever it holds."""
+    console.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -15,9 +15,9 @@ import re
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from leonardo.assets.manifest import ManifestEntry, manifest_digest
 from leonardo.assets.progress import BuildProgress
 from leonardo.assets.store import AssetStore
 from leonardo.errors import FailureClass, InfrastructureError, InputError
+from leonardo.gates.each import run_each
 from leonardo.gates.environment import destroy
 from leonardo.gates.instructions import outputs
 from leonardo.gates.layers import layer_digest, search_layer
@@ -86,21 +87,16 @@ def run_audit(
     progress.start(len(tasks), "audited")
     audit = Audit(store, driver)
     reports: dict[str, AuditReport] = {}
-    pool = ThreadPoolExecutor(jobs, thread_name_prefix="audit")
-    try:
-        futures = [pool.submit(audit.check, task, entry) for task, entry in zip(tasks, entries, strict=True)]
-        for future in as_completed(futures):
-            report = future.result()
-            reports[report.task_id] = report
-            progress.advance()
-            if not report.clean:
-                progress.note(f"{report.task_id}: {report.reason or report.findings[0]}")
-        audit.check_layers(list(reports.values()))
-    except KeyboardInterrupt:
-        driver.close()
-        raise
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+
+    def take(report: AuditReport) -> None:
+        reports[report.task_id] = report
+        progress.advance()
+        if not report.clean:
+            progress.note(f"{report.task_id}: {report.reason or report.findings[0]}")
+
+    checks = [partial(audit.check, task, entry) for task, entry in zip(tasks, entries, strict=True)]
+    run_each(checks, take, jobs=jobs, stop=driver.close)
+    audit.check_layers(list(reports.values()))
     pins = {
         "manifest": manifest_digest(entries),
         "driver": driver.name,

@@ -14,10 +14,10 @@ A task that cannot be judged here gets the class and reason of its failure, neve
 
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from difflib import unified_diff
+from functools import partial
 from typing import Any
 
 from leonardo.assets.failures import classify_run
@@ -25,6 +25,7 @@ from leonardo.assets.manifest import ManifestEntry, manifest_digest
 from leonardo.assets.progress import BuildProgress
 from leonardo.assets.store import AssetStore
 from leonardo.errors import FailureClass, InfrastructureError, InputError
+from leonardo.gates.each import run_each
 from leonardo.rollout.verification import Status, Verdict, prepare, run_script, verify
 from leonardo.sandbox.backend import SandboxBackend, SandboxOOMError
 from leonardo.sandbox.driver import Driver, LayerStack
@@ -116,17 +117,8 @@ def run_gates(
     entries = store.build(tasks, jobs=jobs, progress=progress)
     progress.start(len(tasks), "checked")
     reports = {task.id: _report_of(task, entry) for task, entry in zip(tasks, entries, strict=True)}
-    pool = ThreadPoolExecutor(jobs, thread_name_prefix="gate")
-    try:
-        futures = [pool.submit(check_task, task, reports[task.id], store, driver) for task in tasks]
-        for future in as_completed(futures):
-            future.result()
-            progress.advance()
-    except KeyboardInterrupt:
-        driver.close()
-        raise
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+    checks = [partial(check_task, task, reports[task.id], store, driver) for task in tasks]
+    run_each(checks, lambda _: progress.advance(), jobs=jobs, stop=driver.close)
     pins = {
         "manifest": manifest_digest(entries),
         "driver": driver.name,

@@ -10,9 +10,9 @@ import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
@@ -22,6 +22,7 @@ from leonardo.assets.manifest import ManifestEntry, manifest_digest
 from leonardo.assets.progress import BuildProgress
 from leonardo.assets.store import SET_UP_TIMEOUT, AssetStore
 from leonardo.errors import FailureClass, InfrastructureError, InputError
+from leonardo.gates.each import run_each
 from leonardo.gates.observation import Observation, observe, reader
 from leonardo.gates.trees import Difference, differences
 from leonardo.gates.volatile import Volatile, environment_differences, is_volatile, sort_paths
@@ -108,20 +109,15 @@ def _check_all(
     gate: "ParityGate", tasks: Sequence[Task], entries: Sequence[ManifestEntry], jobs: int, progress: BuildProgress
 ) -> dict[str, ParityReport]:
     reports: dict[str, ParityReport] = {}
-    pool = ThreadPoolExecutor(jobs, thread_name_prefix="parity")
-    try:
-        futures = [pool.submit(gate.check, task, entry) for task, entry in zip(tasks, entries, strict=True)]
-        for future in as_completed(futures):
-            report = future.result()
-            reports[report.task_id] = report
-            progress.advance()
-            if not report.ok:
-                progress.note(f"{report.task_id}: {report.reason or f'{len(report.differences)} differences'}")
-    except KeyboardInterrupt:
-        gate.stop()
-        raise
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+
+    def take(report: ParityReport) -> None:
+        reports[report.task_id] = report
+        progress.advance()
+        if not report.ok:
+            progress.note(f"{report.task_id}: {report.reason or f'{len(report.differences)} differences'}")
+
+    checks = [partial(gate.check, task, entry) for task, entry in zip(tasks, entries, strict=True)]
+    run_each(checks, take, jobs=jobs, stop=gate.stop)
     return reports
 
 

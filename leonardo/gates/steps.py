@@ -82,8 +82,10 @@ def append_record(path: Path, record: StepRecord) -> None:
         os.fsync(stream.fileno())
 
 
-def read_records(path: Path) -> list[StepRecord]:
-    """All records, in their order; none where there is no file. A last line without an end was never finished.
+def read_records(path: Path, after: int = 0) -> list[StepRecord]:
+    """All records but the first ``after``, in their order; none where there is no file.
+
+    A last line without an end was never finished, and is none.
 
     Raises:
         InputError: a line that is no step record; names the line and what is wrong with it.
@@ -92,7 +94,7 @@ def read_records(path: Path) -> list[StepRecord]:
         return []
     whole, _, _ = path.read_bytes().rpartition(b"\n")
     records = []
-    for number, line in enumerate(whole.splitlines(), 1):
+    for number, line in enumerate(whole.splitlines()[after:], after + 1):
         try:
             records.append(StepRecord.model_validate_json(line))
         except ValidationError as error:

@@ -6,7 +6,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from leonardo.assets.progress import ConsoleProgress
+from leonardo.assets.progress import ConsoleProgress, say
 from leonardo.assets.store import AssetStore
 from leonardo.errors import FailureClass, InputError
 from leonardo.files import require_writable, write_atomic, write_verdict
@@ -58,7 +58,7 @@ def audit_command(
     ok = all(report.clean for report in reports)
     _show(reports, console)
     write_verdict(out_path, ok, figures_of(reports), pins)
-    _say(console, f"written: {out_path}, {out_path.with_name(USABLE)}, {root / FILE}")
+    say(console, f"written: {out_path}, {out_path.with_name(USABLE)}, {root / FILE}")
     return 0 if ok else 1
 
 
@@ -78,17 +78,17 @@ def _show(reports: Sequence[AuditReport], console: Console) -> None:
     console.print(table)
     for report in reports:
         if report.failure is not None:
-            _say(console, f"{report.task_id}: {report.failure}: {report.reason}")
+            say(console, f"{report.task_id}: {report.failure}: {report.reason}")
         for finding in report.findings[:SHOWN]:
-            _say(console, f"{report.task_id}: {finding}")
+            say(console, f"{report.task_id}: {finding}")
         if len(report.findings) > SHOWN:
-            _say(console, f"{report.task_id}: and {len(report.findings) - SHOWN} more")
+            say(console, f"{report.task_id}: and {len(report.findings) - SHOWN} more")
         if report.verdict and report.verdict.failure:
-            _say(console, f"{report.task_id}: left out: {report.verdict.failure}: {report.verdict.evidence[0]}")
+            say(console, f"{report.task_id}: left out: {report.verdict.failure}: {report.verdict.evidence[0]}")
     clean = sum(report.clean for report in reports)
     usable = sum(report.verdict is not None and report.verdict.failure is None for report in reports)
     counts = f"rows {len(reports)}, clean {clean}, of use {usable}"
-    _say(console, f"{'ok' if clean == len(reports) else 'NOT OK'}: {counts}")
+    say(console, f"{'ok' if clean == len(reports) else 'NOT OK'}: {counts}")
 
 
 def _class(name: str) -> FailureClass:
@@ -96,7 +96,3 @@ def _class(name: str) -> FailureClass:
         return FailureClass(name)
     except ValueError as error:
         raise InputError(f"{name!r} is no class of failure", "leonardo failures lists them") from error
-
-
-def _say(console: Console, text: str) -> None:
-    console.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from leonardo.assets.compat import load_rules
+from leonardo.assets.progress import say
 from leonardo.assets.store import AssetStore
 from leonardo.sandbox.drivers import open_driver
 from leonardo.site import load_site
@@ -30,15 +31,11 @@ def explain_command(task_id: str, rows: Path, site: str | Path = "desk", driver_
         plan = AssetStore(settings.cache / "assets", driver, settings).adapted(task)
     adaptation = plan.adaptation
     if not adaptation.applied:
-        _say(console, f"{task_id}: no rule applies")
+        say(console, f"{task_id}: no rule applies")
         return 0
     for applied in adaptation.applied:
-        _say(console, f"{applied.rule.name}: {applied.why}")
-        _say(console, f"    {applied.rule.repair}; held by {applied.rule.test}")
+        say(console, f"{applied.rule.name}: {applied.why}")
+        say(console, f"    {applied.rule.repair}; held by {applied.rule.test}")
     if adaptation.skip:
-        _say(console, f"not run: {adaptation.skip.failure}: {adaptation.skip.reason}")
+        say(console, f"not run: {adaptation.skip.failure}: {adaptation.skip.reason}")
     return 0
-
-
-def _say(console: Console, text: str) -> None:
-    console.print(text, markup=False, highlight=False, soft_wrap=True)

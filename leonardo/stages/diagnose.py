@@ -11,7 +11,7 @@ from rich.table import Table
 from leonardo.assets.compat import load_rules, rules_digest
 from leonardo.assets.manifest import ManifestEntry
 from leonardo.assets.plan import SET_UP_TIMEOUT
-from leonardo.assets.progress import ConsoleProgress
+from leonardo.assets.progress import ConsoleProgress, say
 from leonardo.assets.store import AssetStore
 from leonardo.errors import FailureClass, InputError
 from leonardo.files import require_writable, write_atomic, write_verdict
@@ -66,7 +66,7 @@ def diagnose_command(
             cases, known = [case for case in cases if _is_touched(case.task, ruled)], []
         pins = {"driver": driver.name, "degraded": driver.degraded, "site": settings.name, "rules": rules_digest(rules)}
         if driver.degraded:
-            _say(console, f"driver {driver.name}, degraded: {driver.degraded}")
+            say(console, f"driver {driver.name}, degraded: {driver.degraded}")
         with ConsoleProgress(console) as progress:
             ladder = Ladder(store, driver, journal, pins, with_rules=with_rules, jobs=jobs, progress=progress)
             climbed: list[Rung] = []
@@ -74,13 +74,13 @@ def diagnose_command(
             for rung, found in ladder.climb(cases):
                 climbed.append(rung)
                 records = found
-                _say(console, _line(rung))
+                say(console, _line(rung))
     ok, figures = _figures(climbed, records, len(cases), {entry.task.id: entry.fault for entry in known})
     _show(records, console)
     write_repairs(folder / RECORDS, folder / REPAIRS)
-    _say(console, f"{'ok' if ok else 'NOT OK'}: {_summary(figures)}")
+    say(console, f"{'ok' if ok else 'NOT OK'}: {_summary(figures)}")
     write_verdict(out_path, ok, figures, pins | ({} if rows else {"corpus": {"seed": seed, "count": count}}))
-    _say(console, f"written: {out_path}, {folder / REPAIRS}")
+    say(console, f"written: {out_path}, {folder / REPAIRS}")
     return 0 if ok else 1
 
 
@@ -161,7 +161,3 @@ def _summary(figures: dict[str, Any]) -> str:
     counts = ", ".join(f"{name.replace('_', ' ')} {figures[name]}" for name in names if name in figures)
     early = "" if figures["finished"] else "; the ladder ended early: the machine is at fault"
     return "\n".join([counts + early, *figures.get("wrong", []), *figures["unclassified_rows"]])
-
-
-def _say(console: Console, text: str) -> None:
-    console.print(text, markup=False, highlight=False, soft_wrap=True)

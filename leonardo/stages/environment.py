@@ -5,7 +5,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from leonardo.assets.progress import ConsoleProgress
+from leonardo.assets.progress import ConsoleProgress, say
 from leonardo.assets.store import AssetStore
 from leonardo.files import require_writable, write_verdict
 from leonardo.gates.environment import GateReport, run_gates
@@ -30,14 +30,14 @@ def gates_command(
             for folder in (out_path.parent, root):
                 require_writable(folder)
             if driver.degraded:
-                _say(console, f"driver {driver.name}, degraded: {driver.degraded}")
+                say(console, f"driver {driver.name}, degraded: {driver.degraded}")
             with ConsoleProgress(console) as progress:
                 store = AssetStore(root, driver, settings)
                 report = run_gates(tasks, store, driver, jobs=jobs, progress=progress)
         report.leftovers = left_over(before, root)
     show(report, console)
     write_verdict(out_path, report.ok, report.figures, report.pins)
-    _say(console, f"written: {out_path}")
+    say(console, f"written: {out_path}")
     return 0 if report.ok else 1
 
 
@@ -54,20 +54,16 @@ def show(report: GateReport, console: Console) -> None:
     figures = report.figures
     for task in report.tasks:
         if task.failure is not None:
-            _say(console, f"{task.task_id}: {task.failure}: {task.reason}")
+            say(console, f"{task.task_id}: {task.failure}: {task.reason}")
     for substitution in figures["substitutions"]:
-        _say(console, f"base image: {substitution}")
+        say(console, f"base image: {substitution}")
     for entry in report.leftovers:
-        _say(console, f"left over: {entry}")
+        say(console, f"left over: {entry}")
     counts = ", ".join(
         f"{name.replace('_', ' ')} {figures[name]}"
         for name in ("rows", "built", "null_fails", "reference_passes", "reset_identical", "leftovers")
     )
-    _say(console, f"{'ok' if report.ok else 'NOT OK'}: {counts}")
-
-
-def _say(console: Console, text: str) -> None:
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
+    say(console, f"{'ok' if report.ok else 'NOT OK'}: {counts}")
 
 
 def _mark(value: bool | None) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from leonardo.assets.progress import ConsoleProgress
+from leonardo.assets.progress import ConsoleProgress, say
 from leonardo.assets.store import AssetStore
 from leonardo.files import require_writable, write_verdict
 from leonardo.gates.leftovers import become_subreaper
@@ -38,7 +38,7 @@ def parity_command(
     ok = all(report.ok for report in reports)
     _show(reports, console)
     write_verdict(out_path, ok, figures_of(reports), pins)
-    _say(console, f"written: {out_path}")
+    say(console, f"written: {out_path}")
     return 0 if ok else 1
 
 
@@ -67,15 +67,11 @@ def _show(reports: Sequence[ParityReport], console: Console) -> None:
     console.print(table)
     for report in reports:
         if report.failure is not None:
-            _say(console, f"{report.task_id}: {report.failure}: {report.reason}")
+            say(console, f"{report.task_id}: {report.failure}: {report.reason}")
             continue
         for difference in report.differences[:SHOWN]:
-            _say(console, f"{report.task_id}: {difference}")
+            say(console, f"{report.task_id}: {difference}")
         if len(report.differences) > SHOWN:
-            _say(console, f"{report.task_id}: and {len(report.differences) - SHOWN} more")
+            say(console, f"{report.task_id}: and {len(report.differences) - SHOWN} more")
     clean = sum(report.ok for report in reports)
-    _say(console, f"{'ok' if clean == len(reports) else 'NOT OK'}: rows {len(reports)}, clean {clean}")
-
-
-def _say(console: Console, text: str) -> None:
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
+    say(console, f"{'ok' if clean == len(reports) else 'NOT OK'}: rows {len(reports)}, clean {clean}")

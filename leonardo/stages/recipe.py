@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from rich.console import Console
 
 from leonardo.assets.manifest import ManifestEntry, manifest_digest
-from leonardo.assets.progress import ConsoleProgress
+from leonardo.assets.progress import ConsoleProgress, say
 from leonardo.assets.store import AssetStore
 from leonardo.engine.desk.config import WarmStartConfig
 from leonardo.engine.desk.sampler import Sampler
@@ -221,8 +221,3 @@ def harness_digest(settings: EpisodeSettings) -> str:
 def plain(config: Any) -> dict[str, Any]:
     """A configuration, a dataclass or pydantic model, as a JSON object."""
     return config.model_dump(mode="json") if isinstance(config, BaseModel) else json.loads(json.dumps(asdict(config)))
-
-
-def say(console: Console, text: str) -> None:
-    """Print a line as it is."""
-    console.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -8,11 +8,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+import rich.table
 import torch
 from rich.console import Console
-from rich.table import Table
 
 from leonardo import evidence
+from leonardo.assets.progress import say
 from leonardo.engine.desk.learner import train as train_on_the_desk
 from leonardo.engine.desk.policy import load_policy
 from leonardo.engine.desk.update import digest_of_weights
@@ -30,7 +31,7 @@ from leonardo.overlay.stack import read_stack
 from leonardo.site import CACHE_VARIABLE, Site, load_site
 from leonardo.stages.definition import Model, Stage, load_model, load_stage
 from leonardo.stages.demo import LEDGER, line_of
-from leonardo.stages.recipe import Recipe, opened, say
+from leonardo.stages.recipe import Recipe, opened
 
 Engine = Literal["desk", "upstream"]
 
@@ -145,7 +146,7 @@ def run_stage(
 
 def show(findings: list[Finding], console: Console) -> None:
     """Print the criteria as a table."""
-    table = Table("figure", "value", "asked", "met")
+    table = rich.table.Table("figure", "value", "asked", "met")
     for finding in findings:
         value = finding.value
         shown = "not measured" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)

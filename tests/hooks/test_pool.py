@@ -1,27 +1,11 @@
 """The pool's queue between event loops: a sleeping loop is woken, and nothing is lost when a waiter gives up."""
 
 import asyncio
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
 from leonardo.hooks.pool import LoopSafeQueue
-
-
-@contextmanager
-def loop_in_a_thread() -> Iterator[asyncio.AbstractEventLoop]:
-    """An event loop with nothing to do, in a thread of its own."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    try:
-        yield loop
-    finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
+from tests.loops import loop_in_a_thread
 
 
 def put_from_another_loop(queue: "LoopSafeQueue[int] | asyncio.Queue[int]") -> int:

@@ -7,7 +7,7 @@ import threading
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, Generic, TypeVar
-from unittest import mock
+import unittest.mock as mock
 
 import pytest
 

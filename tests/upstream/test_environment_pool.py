@@ -21,23 +21,10 @@ import pytest
 
 from leonardo.overlay.suites import TRAINER
 from leonardo.overlay.tree import Tree
+from tests.loops import loop_in_a_thread
 
 MODULE = f"{TRAINER}/open_instruct/environments/pool.py"
 PYTHON = Path(os.environ.get("LEONARDO_UPSTREAM_PYTHON") or Path(__file__).parents[2] / ".venv-upstream/bin/python")
-
-
-@contextmanager
-def loop_in_a_thread() -> Iterator[asyncio.AbstractEventLoop]:
-    """What Ray gives a concurrency group."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    try:
-        yield loop
-    finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
 
 
 class Environment:

@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
+import types
 from typing import Any, Literal
-from unittest import mock
+import unittest.mock as mock
 
 import pytest
 
@@ -47,7 +47,7 @@ def test_defaults_of_the_settings(
     space |= {"logger": mock.MagicMock(), "Path": Path, "enum": enum}
     streaming = parts("data_loader", {"StreamingDataLoaderConfig"}, **space)["StreamingDataLoaderConfig"]
     bases = {"ExperimentConfig", "TrainingConfig", "LoggingConfig", "CheckpointConfig"}
-    space["olmo_core_utils"] = SimpleNamespace(**parts("olmo_core_utils", bases, **space))
+    space["olmo_core_utils"] = types.SimpleNamespace(**parts("olmo_core_utils", bases, **space))
     names = {"GRPOExperimentConfig", "GRPOLossType", "DPPODivergenceType"}
     experiment = parts("grpo_utils", names, **space)["GRPOExperimentConfig"]
     follows = commit[0] == "patched"
@@ -70,9 +70,9 @@ def test_barrier_of_this_job(parts: Callable[..., dict[str, Any]], commit: tuple
     space |= {"open": lambda path, mode: (opened.append(path), mock.MagicMock())[1]}
     main = parts("grpo_fast", {"main"}, snapshot_download=lambda name, **options: name, **space)["main"]
     main = getattr(main, "__wrapped__", main)
-    config = SimpleNamespace(model_name_or_path=str(model), model_revision=None)
+    config = types.SimpleNamespace(model_name_or_path=str(model), model_revision=None)
     with pytest.raises(Reached):
-        main(SimpleNamespace(), SimpleNamespace(), config, None, None, None)
+        main(types.SimpleNamespace(), types.SimpleNamespace(), config, None, None, None)
     if commit[0] == "unpatched":
         assert opened[0].endswith("_local")
     else:

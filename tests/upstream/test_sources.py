@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
+import types
 from typing import Any, Literal
-from unittest import mock
+import unittest.mock as mock
 
 import pytest
 
@@ -53,14 +53,14 @@ class Reached(Exception):
 def start(parts: Callable[..., dict[str, Any]], model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Upstream's ``main`` up to where it makes the tokenizer. Returns the model's settings."""
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
-    config = SimpleNamespace(model_name_or_path=model, model_revision=None)
+    config = types.SimpleNamespace(model_name_or_path=model, model_revision=None)
     reached = mock.Mock(side_effect=Reached)
     names = ("logger", "logging", "ray", "time")
     space = {name: mock.MagicMock() for name in names} | {"os": os, "make_tokenizer": reached}
     main = trainer(parts, {"main"}, **space)["main"]
     main = getattr(main, "__wrapped__", main)
     with pytest.raises(Reached):
-        main(SimpleNamespace(), SimpleNamespace(), config, None, None, None)
+        main(types.SimpleNamespace(), types.SimpleNamespace(), config, None, None, None)
     return config
 
 
@@ -107,7 +107,7 @@ def test_tools_are_read_off_a_file_of_rows(
 
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps({"tools": ["swerl_vanillux_sandbox"]}) + "\n")
-    library = SimpleNamespace(load_dataset=datasets.load_dataset)
+    library = types.SimpleNamespace(load_dataset=datasets.load_dataset)
     space = {"datasets": library, "TOOLS_COLUMN_KEY": "tools", "ENV_CONFIG_KEY": "env_config"}
     discover = trainer(parts, {"_discover_tools_from_datasets"}, **space)["_discover_tools_from_datasets"]
     if commit[0] == "unpatched":

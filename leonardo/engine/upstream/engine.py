@@ -67,8 +67,11 @@ class UpstreamRun:
     start_within: float = 600.0
 
 
-def require_runnable(run: UpstreamRun) -> None:
+def require_runnable(run: UpstreamRun) -> frozenset[str]:
     """Check, before any long work, that the environment, the patched tree and the flags are there and fit.
+
+    Returns:
+        The flags that the trainer takes.
 
     Raises:
         InputError: one is not; says what to do.
@@ -81,6 +84,7 @@ def require_runnable(run: UpstreamRun) -> None:
         raise InputError(f"{', '.join(own)} is set by the engine adapter", "Remove it from the stage or model file")
     if missing := unpatched(read_stack(PROJECT / "patches"), run.tree):
         raise InputError(f"the patch stack is not on {run.tree} ({missing[0]})", "Put it there: make apply-patches")
+    return known
 
 
 def train(
@@ -107,13 +111,13 @@ def train(
     Raises:
         InputError: something is missing, or the run folder holds a run already.
     """
-    require_runnable(run)
+    known = require_runnable(run)
     run_folder = run_folder.absolute()
     if (run_folder / STEPS_FILE).exists():
         raise InputError(f"{run_folder} holds a run already", "Name another run folder")
     scratch = Path(tempfile.mkdtemp(prefix="lr", dir="/tmp"))  # Ray's sockets: 107 characters at most
     _remove_stale_locks(run.compiled)
-    plan = _plan(run, policy, tasks, images, run_folder, scratch, seed, sandbox)
+    plan = _plan(run, known, policy, tasks, images, run_folder, scratch, seed, sandbox)
     write_json(run_folder / "plan.json", plan.model_dump(mode="json"))
     started = time.monotonic()
     supervisor = subprocess.Popen(
@@ -154,6 +158,7 @@ _OWN = (
 
 def _plan(
     run: UpstreamRun,
+    known: frozenset[str],
     policy: Path,
     tasks: Sequence[Task],
     images: Mapping[str, str],
@@ -218,7 +223,7 @@ def _plan(
         trainer=[
             str(run.python),
             str(run.tree / TRAINER),
-            *command_line({**run.flags, **own}, known_flags(run.tree)),
+            *command_line({**run.flags, **own}, known),
         ],
         ray=[str(binaries / "ray"), "start", "--head", "--include-dashboard=false", *ray_options],
         environment=environment,
@@ -246,7 +251,7 @@ def _watch(
     seen, last = 0, time.monotonic()
     while True:
         ended = supervisor.poll() is not None
-        for record in read_records(folder / STEPS_FILE)[seen:]:
+        for record in read_records(folder / STEPS_FILE, after=seen):
             seen, last = seen + 1, time.monotonic()
             on_step(record)
         if ended:
