@@ -96,11 +96,11 @@ class LayerCache:
                 stream.close()
                 raise
             stream.close()  # once more, since it may have been made or removed before the lock was ours
+        with self._lock:
+            self.misses += missed
+            self.hits += not missed
         if missed:
-            self.misses += 1
             self._evict()
-        else:
-            self.hits += 1
         return stream
 
     def _make(self, layer: Path, unpack: Unpack, stream: TextIO) -> None:
