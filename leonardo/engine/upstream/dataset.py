@@ -51,6 +51,7 @@ def write_dataset(place: Path, tasks: Sequence[Task], images: Mapping[str, str],
             "dataset": "passthrough",  # the reward is the environment's
             "env_config": {
                 "max_steps": max_steps,
+                "family": task.kind,  # for the step records
                 "env_configs": [
                     {"env_name": ENVIRONMENT, "is_text_env": False, "task_id": task.id, "image": images[task.id]}
                 ],

@@ -117,15 +117,19 @@ def train(
         raise InputError(f"{run_folder} holds a run already", "Name another run folder")
     scratch = Path(tempfile.mkdtemp(prefix="lr", dir="/tmp"))  # Ray's sockets: 107 characters at most
     _remove_stale_locks(run.compiled)
-    plan = _plan(run, known, policy, tasks, images, run_folder, scratch, seed, sandbox)
-    write_json(run_folder / "plan.json", plan.model_dump(mode="json"))
-    started = time.monotonic()
-    supervisor = subprocess.Popen(
-        [sys.executable, "-m", "leonardo.engine.upstream.supervisor", str(run_folder / "plan.json")],
-        env={**os.environ, "PYTHONPATH": str(PROJECT)},
-        stdin=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    try:
+        plan = _plan(run, known, policy, tasks, images, run_folder, scratch, seed, sandbox)
+        write_json(run_folder / "plan.json", plan.model_dump(mode="json"))
+        started = time.monotonic()
+        supervisor = subprocess.Popen(
+            [sys.executable, "-m", "leonardo.engine.upstream.supervisor", str(run_folder / "plan.json")],
+            env={**os.environ, "PYTHONPATH": str(PROJECT)},
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    except BaseException:
+        scratch.rmdir()  # the supervisor, which fills and removes it, never began
+        raise
     stalled = ""
     try:
         stalled = _watch(supervisor, run, run_folder, on_step)

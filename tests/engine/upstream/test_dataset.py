@@ -18,6 +18,7 @@ def test_tasks_come_back_from_what_upstream_reads(tmp_path):
     (entry,) = rows[1]["env_config"]["env_configs"]
     assert (entry["task_id"], entry["image"]) == (tasks[1].id, images[tasks[1].id])
     assert rows[0]["env_config"]["max_steps"] == 6
+    assert [row["env_config"]["family"] for row in rows] == [task.kind for task in tasks]
     assert dataset.system_prompt.read_text() == SYSTEM_PROMPT
     for task in tasks:
         folder = dataset.task_data / task.id
