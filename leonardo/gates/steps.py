@@ -28,6 +28,9 @@ class StepRecord(BaseModel):
         finite, non_finite: whether losses, gradients and weights were finite, and the tensors that were not.
         parsed_action_share: share of the policy's turns that held a valid tool call.
         tokens: ``prompt`` (with observations) and ``response``.
+        response_length_mean: response tokens of a rollout; entropy_mean: of a rollout's turns, in nats. Both, and the
+            two shares below, over the rollouts that the infrastructure did not end.
+        overlong_share: share of rollouts cut off by a limit on tokens; step_limit_share: by the limit on turns.
         weights_digest: SHA-256 of the weights that the rollout policy got.
         weights_agree: whether the rollout engine was seen to hold the learner's weights after the hand-over.
         times: seconds, by phase; ``sandbox`` is the sandboxes' part of ``rollout``, summed over episodes.
@@ -67,6 +70,8 @@ class StepRecord(BaseModel):
     tokens: Mapping[str, int]
     response_length_mean: float | None
     entropy_mean: float | None
+    overlong_share: float | None = None
+    step_limit_share: float | None = None
     weights_digest: str | None
     weights_agree: bool | None = None
     learning_rate: float | None

@@ -151,6 +151,9 @@ def test_training_writes_records_and_a_policy(submitting, prepare, tmp_path):
         assert line["update_norm"] > 0
         assert line["finite"] is True
         assert line["infrastructure_failures"] == 0
+        assert line["response_length_mean"] == pytest.approx(line["tokens"]["response"] / line["rollouts"])
+        assert line["entropy_mean"] > 0
+        assert 0 <= line["overlong_share"] + line["step_limit_share"] < 0.2
         assert line["sandbox"]["reset_ms"][0] > 0
     assert lines[1]["weights_digest"] == digest_of_weights(load_policy(trained).model.state_dict())
     assert lines[0]["weights_digest"] != lines[1]["weights_digest"]
@@ -171,6 +174,8 @@ def test_a_run_whose_sandboxes_all_fail_learns_nothing_and_says_so(submitting, t
     assert record["failures_by_class"] == {"space": record["rollouts"]}
     assert (record["groups_kept"], record["dropped_groups"]) == (0, CONFIG.groups * CONFIG.rounds)
     assert (record["update_norm"], record["parameters_moved_share"]) == (0, 0)
+    for unknown in ("reward_mean", "mask_fraction", "loss", "response_length_mean", "entropy_mean", "overlong_share"):
+        assert record[unknown] is None, unknown
     assert record["weights_digest"] == digest_of_weights(policy.model.state_dict())
 
 

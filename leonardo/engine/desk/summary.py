@@ -8,6 +8,7 @@ import numpy as np
 
 from leonardo.engine.desk.update import UpdateStatistics
 from leonardo.gates.steps import StepRecord
+from leonardo.rollout.episodes import Finish
 
 if TYPE_CHECKING:
     from leonardo.engine.desk.learner import Groups
@@ -18,11 +19,15 @@ def summarize(
 ) -> StepRecord:
     """The record of a step; ``times`` in seconds by phase."""
     rollouts = [rollout for group in groups.sampled for rollout in group]
+    whole = [rollout for rollout in rollouts if rollout.failure is None]
     turns = [turn for rollout in rollouts for turn in rollout.turns]
     rewards = [rollout.reward for rollout in rollouts if rollout.reward is not None]
     failures = Counter(rollout.failure.value for rollout in rollouts if rollout.failure is not None)
     response = sum(rollout.response_tokens for rollout in rollouts)
-    norms = update.gradient_norms
+
+    def of_update(value: float) -> float | None:
+        return _finite(value) if update.tokens else None  # without an update there is nothing to speak of
+
     return StepRecord(
         step=step,
         rewards=[[rollout.reward for rollout in group] for group in groups.sampled],
@@ -37,22 +42,24 @@ def summarize(
         reward_mean=_mean(rewards),
         infrastructure_failures=sum(failures.values()),
         failures_by_class=dict(failures),
-        mask_fraction=_finite(update.masked),
-        ratio_mean=_finite(update.ratio_mean),
-        ratio_max=_finite(update.ratio_max),
-        divergence_mean=_finite(update.divergence_mean),
-        divergence_max=_finite(update.divergence_max),
-        first_pass_ratio_max_deviation=_finite(update.first_pass_ratio_max_deviation),
-        loss=_finite(update.loss),
-        gradient_norm=_mean(norms),
+        mask_fraction=of_update(update.masked),
+        ratio_mean=of_update(update.ratio_mean),
+        ratio_max=of_update(update.ratio_max),
+        divergence_mean=of_update(update.divergence_mean),
+        divergence_max=of_update(update.divergence_max),
+        first_pass_ratio_max_deviation=of_update(update.first_pass_ratio_max_deviation),
+        loss=of_update(update.loss),
+        gradient_norm=_mean(update.gradient_norms),
         update_norm=_finite(update.update_norm),
         parameters_moved_share=update.moved_share,
         finite=not update.non_finite,
         non_finite=update.non_finite,
         parsed_action_share=_mean([turn.command is not None for turn in turns]),
         tokens={"prompt": sum(len(rollout.tokens) for rollout in rollouts) - response, "response": response},
-        response_length_mean=response / len(rollouts),
-        entropy_mean=_mean([rollout.entropy for rollout in rollouts]),
+        response_length_mean=_mean([rollout.response_tokens for rollout in whole]),
+        entropy_mean=_mean([rollout.entropy for rollout in whole]),
+        overlong_share=_mean([rollout.finish is Finish.LENGTH for rollout in whole]),
+        step_limit_share=_mean([rollout.finish is Finish.STEP_LIMIT for rollout in whole]),
         weights_digest=digest,
         weights_agree=True,  # the learner compares the digests of both, and stops where they differ
         learning_rate=update.learning_rate,
@@ -66,13 +73,14 @@ def summarize(
     )
 
 
-def _mean(values: Sequence[float]) -> float:
-    return _finite(float(np.mean(values))) if values else 0.0
+def _mean(values: Sequence[float]) -> float | None:
+    """None where there is nothing to take a mean of."""
+    return _finite(float(np.mean(values))) if values else None
 
 
-def _finite(value: float) -> float:
-    """0 for what is no number: the record says elsewhere that it was none."""
-    return value if np.isfinite(value) else 0.0
+def _finite(value: float) -> float | None:
+    """None for what is no number: it was measured, and the record says elsewhere that it was none."""
+    return value if np.isfinite(value) else None
 
 
 def _milliseconds(seconds: Sequence[float]) -> list[float]:
