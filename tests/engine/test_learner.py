@@ -74,6 +74,7 @@ def test_an_update_makes_good_rollouts_likelier_and_bad_ones_less_likely(micro):
     assert statistics.tokens == 5
     assert statistics.ratio_mean == pytest.approx(1, abs=1e-5)
     assert statistics.first_pass_ratio_max_deviation < 1e-5
+    assert 0 <= statistics.difference_mean <= statistics.difference_max < 1e-5
     assert statistics.loss == pytest.approx(-(3 * 0.5 - 2 * 0.5) / 5, abs=1e-5)  # ratios are 1
     assert statistics.masked == 0
     assert statistics.update_norm > 0
@@ -100,6 +101,7 @@ def test_later_passes_see_the_trust_region(micro):
     config = replace(CONFIG, passes=30, minibatches=1, learning_rate=3e-2, gradient_limit=100.0)
     statistics = Learner(config, micro.model, Accelerator(cpu=True)).update([group], step=5)
     assert statistics.first_pass_ratio_max_deviation < 1e-5
+    assert 0 <= statistics.difference_mean <= statistics.difference_max < 1e-5
     assert statistics.ratio_max > 1.1
     assert statistics.masked > 0
     assert statistics.divergence_max > config.threshold
@@ -148,6 +150,7 @@ def test_training_writes_records_and_a_policy(submitting, prepare, tmp_path):
         assert line["groups_kept"] >= 1, line["rewards"]
         assert line["parsed_action_share"] > 0.8
         assert line["first_pass_ratio_max_deviation"] < 1e-3
+        assert 0 <= line["logprob_difference_mean"] <= line["logprob_difference_max"] < 1e-3
         assert line["update_norm"] > 0
         assert line["finite"] is True
         assert line["infrastructure_failures"] == 0

@@ -25,6 +25,7 @@ class TrustRegion:
         ratio_mean, ratio_max: of pi / mu.
         ratio_deviation_max: largest ``|pi / mu - 1|``; near 0 on the first pass, where pi is mu.
         divergence_mean, divergence_max: of ``|pi - mu|``.
+        difference_mean, difference_max: of ``|log pi - log mu|``.
     """
 
     loss: Tensor
@@ -34,6 +35,8 @@ class TrustRegion:
     ratio_deviation_max: float
     divergence_mean: float
     divergence_max: float
+    difference_mean: float
+    difference_max: float
 
 
 def centred_advantages(rewards: Sequence[float]) -> list[float]:
@@ -92,6 +95,7 @@ def dppo_loss(
     keep, divergence = trust_region_mask(policy, rollout, advantage, threshold)
     loss = -(ratio * advantage * keep).sum() / (tokens or count)
     detached = ratio.detach()
+    difference = (policy.detach() - rollout).abs()
     return TrustRegion(
         loss=loss,
         masked=1.0 - keep.float().mean().item(),
@@ -100,6 +104,8 @@ def dppo_loss(
         ratio_deviation_max=(detached - 1).abs().max().item(),
         divergence_mean=divergence.mean().item(),
         divergence_max=divergence.max().item(),
+        difference_mean=difference.mean().item(),
+        difference_max=difference.max().item(),
     )
 
 

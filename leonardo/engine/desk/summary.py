@@ -48,6 +48,8 @@ def summarize(
         divergence_mean=of_update(update.divergence_mean),
         divergence_max=of_update(update.divergence_max),
         first_pass_ratio_max_deviation=of_update(update.first_pass_ratio_max_deviation),
+        logprob_difference_mean=of_update(update.difference_mean),
+        logprob_difference_max=of_update(update.difference_max),
         loss=of_update(update.loss),
         gradient_norm=_mean(update.gradient_norms),
         update_norm=_finite(update.update_norm),

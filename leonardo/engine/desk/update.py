@@ -23,6 +23,7 @@ class UpdateStatistics:
 
     Attributes:
         first_pass_ratio_max_deviation: largest ``|ratio - 1|`` before the first change of weights.
+        difference_mean, difference_max: of ``|log pi - log mu|``, before the first change of weights.
         gradient_norms: of each optimizer step, before the limit.
         non_finite: ``loss``, or names of parameters with the part (gradient, weight) that was not finite.
     """
@@ -36,6 +37,8 @@ class UpdateStatistics:
     divergence_mean: float = 0.0
     divergence_max: float = 0.0
     first_pass_ratio_max_deviation: float = 0.0
+    difference_mean: float = 0.0
+    difference_max: float = 0.0
     gradient_norms: list[float] = field(default_factory=list)
     update_norm: float = 0.0
     moved_share: float = 0.0
@@ -51,7 +54,9 @@ class UpdateStatistics:
         self.loss += (loss - self.loss) * tokens / self.tokens
         self.ratio_max = max(self.ratio_max, region.ratio_max)
         self.divergence_max = max(self.divergence_max, region.divergence_max)
-        if first:
+        if first:  # so far all tokens are of the first pass
+            self.difference_mean += (region.difference_mean - self.difference_mean) * tokens / self.tokens
+            self.difference_max = max(self.difference_max, region.difference_max)
             self.first_pass_ratio_max_deviation = max(self.first_pass_ratio_max_deviation, region.ratio_deviation_max)
 
 
