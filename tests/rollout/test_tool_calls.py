@@ -50,7 +50,7 @@ def test_text_before_the_call_is_the_thought():
         ("<tool_call>\n<function=bash>\nls\n</function>\n</tool_call>", "cannot be read"),
         (
             render_tool_call("ls").replace("</function>", "<parameter=timeout>\n3\n</parameter>\n</function>"),
-            "tag inside",
+            "no parameter 'timeout'",
         ),
         ('<tool_call>\n{"name": "bash", "arguments": {"command": "ls"}}\n</tool_call>', "no whole tool call"),
     ],
