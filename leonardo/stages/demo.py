@@ -16,7 +16,6 @@ from leonardo.gates.steps import StepRecord
 from leonardo.site import load_site
 from leonardo.stages.recipe import Corpus, Recipe, opened
 
-LEDGER = "ledger.jsonl"
 LEAST_GAIN = 0.15
 BASE_RANGE = (0.15, 0.65)
 """Outside of it a base leaves too little, or too much, to learn."""
@@ -74,7 +73,7 @@ def run_demo(
     with opened(driver_name, console) as choice:
         for folder in (runs, out_path.parent, settings.cache):
             require_writable(folder)
-        evidence.verify(runs / LEDGER)  # what comes of this run is appended to it
+        evidence.require_whole(runs / evidence.LEDGER)  # what comes of this run is appended to it
         run_folder = runs / f"demo-seed{seed}-{datetime.now(UTC):%Y%m%dT%H%M%S}"
         run_folder.mkdir(parents=True)
         recipe = Recipe(config.corpus, seed, settings, choice, run_folder, console)
@@ -105,7 +104,10 @@ def run_demo(
         "infrastructure_failures": sum(step.infrastructure_failures for step in steps),
     }
     write_verdict(out_path, ok, figures, pins)
-    evidence.append(runs / LEDGER, evidence.Evidence("demo", "pass" if ok else "fail", figures, pins))
+    evidence.append(
+        runs / evidence.LEDGER,
+        evidence.Evidence(name="demo", verdict="pass" if ok else "fail", figures=figures, pins=pins),
+    )
     return DemoOutcome(ok, sentence, found, comparison, run_folder)
 
 

@@ -30,7 +30,7 @@ from leonardo.hooks.sandbox import SCHEME, SITE_VARIABLE
 from leonardo.overlay.stack import read_stack
 from leonardo.site import CACHE_VARIABLE, Site, load_site
 from leonardo.stages.definition import Model, Stage, load_model, load_stage
-from leonardo.stages.demo import LEDGER, line_of
+from leonardo.stages.demo import line_of
 from leonardo.stages.recipe import Recipe, opened
 
 Engine = Literal["desk", "upstream"]
@@ -92,7 +92,7 @@ def run_stage(
     with opened(driver_name, console) as choice:
         for folder in (runs, out_path.parent, settings.cache):
             require_writable(folder)
-        evidence.verify(runs / LEDGER)
+        evidence.require_whole(runs / evidence.LEDGER)
         run_folder = runs / f"{stage.name}-{engine}-seed{seed}-{datetime.now(UTC):%Y%m%dT%H%M%S}"
         run_folder.mkdir(parents=True)
         recipe = Recipe(stage.corpus_sizes(), seed, settings, choice, run_folder, console)
@@ -136,7 +136,10 @@ def run_stage(
     findings = apply(stage.criteria, figures)
     ok = all(finding.ok for finding in findings)
     write_verdict(out_path, ok, figures, pins)
-    evidence.append(runs / LEDGER, evidence.Evidence(stage.name, "pass" if ok else "fail", figures, pins))
+    evidence.append(
+        runs / evidence.LEDGER,
+        evidence.Evidence(name=stage.name, verdict="pass" if ok else "fail", figures=figures, pins=pins),
+    )
     for leftover in outcome.leftovers:
         say(console, f"left over: {leftover}")
     show(findings, console)

@@ -1,0 +1,133 @@
+"""Is the ledger what was written, and are the records what they were? Each fault with the number of its entry."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from leonardo.errors import InputError
+from leonardo.evidence.entry import FIRST, Evidence, parse
+from leonardo.evidence.ledger import (
+    EDITED,
+    Lines,
+    head_path,
+    read_head,
+    reason,
+    split,
+    whole_but_for_its_end,
+)
+from leonardo.files import sha256_bytes, sha256_file
+
+
+@dataclass(frozen=True)
+class Fault:
+    """An edit: the number of the entry (from 1), and what is wrong with it."""
+
+    entry: int
+    what: str
+
+    def __str__(self) -> str:
+        return f"entry {self.entry}: {self.what}"
+
+
+@dataclass
+class Check:
+    """What a look at a ledger found.
+
+    Attributes:
+        entries: how many it has.
+        head: digest of its last line; who keeps it elsewhere can tell later whether anything was rewritten.
+        records: how many records were rehashed.
+        faults: edits.
+        notes: what cannot be told, and interrupted writes.
+    """
+
+    entries: int = 0
+    head: str = FIRST
+    records: int = 0
+    faults: list[Fault] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """No edit was found."""
+        return not self.faults
+
+
+def check(path: Path, *, records: bool = True) -> Check:
+    """Check every entry, the chain, the head, and the records that are still where they were."""
+    lines = split(path)
+    found = Check(entries=len(lines.whole), head=lines.head.last)
+    previous, last = FIRST, None
+    for number, line in enumerate(lines.whole, 1):
+        try:
+            entry = parse(line)
+        except ValueError as error:
+            found.faults.append(Fault(number, f"it was edited ({reason(error)})"))
+            entry = None
+        if entry is not None:
+            _check_link(found, number, entry, previous, last)
+            if records:
+                _check_records(found, number, entry, path.parent)
+        previous, last = sha256_bytes(line), entry
+    _check_end(found, path, lines)
+    return found
+
+
+def require_whole(path: Path) -> None:
+    """Raise InputError at the first fault of the ledger itself; records are not looked at."""
+    for fault in check(path, records=False).faults:
+        raise InputError(f"{path} {fault}", EDITED)
+
+
+def changed_records(entry: Evidence, folder: Path) -> list[str]:
+    """The records of an entry that are there and are not what they were; ``folder`` is the ledger's."""
+    return [
+        record.path
+        for record in entry.records
+        if (folder / record.path).is_file() and sha256_file(folder / record.path) != record.sha256
+    ]
+
+
+def _check_link(found: Check, number: int, entry: Evidence, previous: str, last: Evidence | None) -> None:
+    if entry.previous == previous:
+        return
+    if number == 1:
+        found.faults.append(Fault(1, "it does not begin the ledger: what came before it was removed"))
+    elif last is not None and not last.digest:  # of the older form, which does not name itself
+        found.faults.append(Fault(number - 1, f"it was edited: entry {number} does not follow from it"))
+    elif last is not None:
+        found.faults.append(
+            Fault(number, f"it does not follow from entry {number - 1}: one was removed, put in, or written anew")
+        )
+    # where the line before is no entry at all, that is the fault, and said already
+
+
+def _check_records(found: Check, number: int, entry: Evidence, folder: Path) -> None:
+    gone = [record.path for record in entry.records if not (folder / record.path).is_file()]
+    found.records += len(entry.records) - len(gone)
+    if gone:
+        found.notes.append(f"entry {number}: not there any more and not rehashed: {', '.join(gone)}")
+    for name in changed_records(entry, folder):
+        found.faults.append(Fault(number, f"its record {name} was changed"))
+
+
+def _check_end(found: Check, path: Path, lines: Lines) -> None:
+    try:
+        head = read_head(path)
+    except ValueError as error:
+        found.faults.append(Fault(found.entries, f"{head_path(path).name} was edited ({reason(error)})"))
+        return
+    if head is None:
+        if found.entries:
+            found.notes.append(f"no {head_path(path).name}: a removed last entry would not show")
+    elif head.entries > found.entries:
+        what = "its end was edited" if lines.torn else f"it was removed ({head_path(path).name} has {head.entries})"
+        found.faults.append(Fault(found.entries + 1, what))
+        return
+    elif head.entries and sha256_bytes(lines.whole[head.entries - 1]) != head.last:
+        if not any(fault.entry == head.entries for fault in found.faults):
+            found.faults.append(Fault(head.entries, f"it is not the one that {head_path(path).name} names"))
+    elif not head.entries and head.last != FIRST:
+        found.faults.append(Fault(found.entries, f"{head_path(path).name} was edited"))
+    if lines.torn:
+        mend = "completes it" if whole_but_for_its_end(lines.torn) else "removes it"
+        found.notes.append(f"the writing of entry {found.entries + 1} was interrupted: the next entry's {mend}")
