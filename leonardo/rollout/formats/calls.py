@@ -40,10 +40,12 @@ class ToolFormat(ABC):
     Attributes:
         name: of the format.
         tags: text that belongs to the format alone: where it stands, a call was meant.
+        template: for chat templates: the Jinja macro ``calls_text(calls)``, which writes what :meth:`render` does.
     """
 
     name: str
     tags: tuple[str, ...]
+    template: str
 
     def render(self, calls: Sequence[Call], tools: Tools = ()) -> str:
         """The text of ``calls``. Raises ValueError where the format cannot carry them, and reading would differ."""

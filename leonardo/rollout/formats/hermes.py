@@ -25,6 +25,15 @@ class Hermes(ToolFormat):
 
     name = "hermes"
     tags = ("<tool_call>", "</tool_call>")
+    template = """\
+{%- macro calls_text(calls) %}
+{%- for call in calls %}
+{{- '\\n' if not loop.first }}<tool_call>
+{"name": {{ call.function.name | tojson }}, "arguments": {{ call.function.arguments | tojson }}}
+</tool_call>
+{%- endfor %}
+{%- endmacro -%}
+"""
 
     def _write(self, calls: Sequence[Call], tools: Tools) -> str:
         objects = (dump_json({"name": call.name, "arguments": dict(call.arguments)}) for call in calls)

@@ -26,6 +26,14 @@ class Llama3Json(ToolFormat):
 
     name = "llama3-json"
     tags = ("{", _PYTHON_TAG)
+    template = """\
+{%- macro calls_text(calls) %}
+{%- for call in calls %}
+{{- '; ' if not loop.first }}
+{{- '{"name": ' ~ call.function.name | tojson ~ ', "parameters": ' ~ call.function.arguments | tojson ~ '}' }}
+{%- endfor %}
+{%- endmacro -%}
+"""
 
     def _write(self, calls: Sequence[Call], tools: Tools) -> str:
         return "; ".join(dump_json({"name": call.name, "parameters": dict(call.arguments)}) for call in calls)

@@ -38,6 +38,17 @@ class Olmo3(ToolFormat):
 
     name = "olmo3"
     tags = (_OPENS, _CLOSES)
+    template = """\
+{%- macro calls_text(calls) %}<function_calls>
+{% for call in calls %}{{ call.function.name }}(
+{%- for name, value in call.function.arguments.items() %}
+{{- ', ' if not loop.first }}{{ name }}=
+{{- value | tojson | replace('\\x85', '\\\\u0085')
+    | replace('\\u2028', '\\\\u2028') | replace('\\u2029', '\\\\u2029') }}
+{%- endfor %})
+{% endfor %}</function_calls>
+{%- endmacro -%}
+"""
 
     def _write(self, calls: Sequence[Call], tools: Tools) -> str:
         return "\n".join([_OPENS, *map(_line, calls), _CLOSES])

@@ -33,6 +33,19 @@ class Qwen3Xml(ToolFormat):
 
     name = "qwen3-xml"
     tags = ("<tool_call>", "</tool_call>", "<function=", "</function>", "<parameter=", "</parameter>")
+    template = """\
+{%- macro calls_text(calls) %}
+{%- for call in calls %}
+{{- '\\n' if not loop.first }}<tool_call>
+<function={{ call.function.name }}>
+{% for name, value in call.function.arguments.items() %}<parameter={{ name }}>
+{{ value if value is string else value | tojson }}
+</parameter>
+{% endfor %}</function>
+</tool_call>
+{%- endfor %}
+{%- endmacro -%}
+"""
 
     def _write(self, calls: Sequence[Call], tools: Tools) -> str:
         return "\n".join(
