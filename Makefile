@@ -19,8 +19,10 @@ JOBS ?= 2
 N ?= 300
 ROWS ?=
 BUNDLE ?= out/assets.tar
+BASE ?=
+TRAINED ?=
 
-.PHONY: help setup assets assets-gc assets-bundle assets-unbundle bench-assets demo smoke calibrate gates parity audit diagnose repairs test test-sandbox lint format apptainer upstream bench-sandbox soak apply-patches unapply-patches diff new-patch \
+.PHONY: help setup assets assets-gc assets-bundle assets-unbundle bench-assets demo smoke calibrate evaluate gates parity audit diagnose repairs test test-sandbox lint format apptainer upstream bench-sandbox soak apply-patches unapply-patches diff new-patch \
 	refresh-patches rebase-patches continue-patches abort-patches check-patches doctor clean \
 	upstream-env upstream-wheels lock-upstream-env test-upstream
 
@@ -50,6 +52,9 @@ parity: setup ## Prepared states of TASKS against full images by Apptainer, path
 
 audit: setup ## Leaks, outputs that are there already, secrets, changed layers in TASKS; verdicts on rows; writes out/audit.json
 	@$(LEONARDO) audit "$(TASKS)" --site $(SITE) --driver $(DRIVER) --jobs $(JOBS)
+
+evaluate: setup ## Two evaluation records, paired by task: BASE=record TRAINED=record; writes out/evaluate.json
+	@$(LEONARDO) evaluate compare "$(BASE)" "$(TRAINED)"
 
 doctor: setup ## What this machine allows: one line a driver, and what to do
 	@$(LEONARDO) doctor

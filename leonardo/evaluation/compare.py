@@ -1,7 +1,7 @@
 """Compare two evaluations, base and trained, and refuse where they were not made under the same pins."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from leonardo.errors import InputError
 from leonardo.evaluation.records import (
@@ -13,9 +13,23 @@ from leonardo.evaluation.records import (
     Reward,
     TaskResult,
 )
-from leonardo.evaluation.statistics import paired_difference, pass_rate
+from leonardo.evaluation.significance import mcnemar, swap_test
+from leonardo.evaluation.statistics import paired_difference, pass_rate, task_mean
 
 ABSENT = "(absent)"
+
+
+class Mismatch(NamedTuple):
+    """A pin, a task or a task's seeds that two records do not share."""
+
+    kind: Literal["pin", "task", "seeds"]
+    name: str
+    left: Any
+    right: Any
+
+    def __str__(self) -> str:
+        what = f"the seeds of task {self.name}" if self.kind == "seeds" else f"{self.kind} {self.name}"
+        return f"{what} differs, {self.left} against {self.right}"
 
 
 def compare(base: EvaluationRecord, trained: EvaluationRecord, seed: int = 0) -> Comparison:
@@ -24,10 +38,9 @@ def compare(base: EvaluationRecord, trained: EvaluationRecord, seed: int = 0) ->
     Raises:
         InputError: if a pin, the tasks or the attempts' seeds differ; names it and both values.
     """
-    for name, left, right in _differences(base, trained):
+    for difference in differences(base, trained):
         raise InputError(
-            f"base and trained cannot be compared: {name} differs, {left} against {right}",
-            "Evaluate both again under the same pins",
+            f"base and trained cannot be compared: {difference}", "Evaluate both again under the same pins"
         )
     other = {result.task_id: result for result in trained.tasks}
     pairs = [(result, other[result.task_id]) for result in base.tasks]
@@ -50,10 +63,16 @@ def _sides(pairs: list[tuple[TaskResult, TaskResult]], seed: int) -> dict[str, A
     trained = [right.attempts for _, right in pairs]
     difference = paired_difference(base, trained, seed)
     excluded = [pairs[position][0].task_id for position in difference.excluded]
+    paired = [number for number in range(len(pairs)) if number not in difference.excluded]
+    means = [[task_mean(side[number]) for number in paired] for side in (base, trained)]
     return {
         "base": _rate(base, difference.excluded, seed),
         "trained": _rate(trained, difference.excluded, seed),
-        "difference": DifferenceRecord(**difference._replace(excluded=excluded)._asdict()),
+        "difference": DifferenceRecord(
+            **difference._replace(excluded=excluded)._asdict(),
+            p_value=swap_test(*means, seed) if paired else None,
+            mcnemar_p=mcnemar(difference.better, difference.worse) if paired else None,
+        ),
     }
 
 
@@ -63,26 +82,26 @@ def _rate(attempts: list[list[Reward]], unpaired: Sequence[int], seed: int) -> R
     return RateRecord(**rate._replace(excluded=failed)._asdict())
 
 
-def _differences(base: EvaluationRecord, trained: EvaluationRecord) -> Iterator[tuple[str, Any, Any]]:
-    """Name and both values of everything that differs and must not."""
-    left, right = _flat(base.pins), _flat(trained.pins)
+def differences(base: EvaluationRecord, trained: EvaluationRecord) -> Iterator[Mismatch]:
+    """Everything that differs and must not."""
+    left, right = flat(base.pins), flat(trained.pins)
     for name in sorted(left.keys() | right.keys()):
         if left.get(name, ABSENT) != right.get(name, ABSENT):
-            yield f"pin {name}", left.get(name, ABSENT), right.get(name, ABSENT)
+            yield Mismatch("pin", name, left.get(name, ABSENT), right.get(name, ABSENT))
     mine, other = ({result.task_id: result for result in record.tasks} for record in (base, trained))
     for task_id in sorted(mine.keys() ^ other.keys()):
-        yield f"task {task_id}", *("present" if task_id in side else "absent" for side in (mine, other))
+        yield Mismatch("task", task_id, *("present" if task_id in side else "absent" for side in (mine, other)))
     for task_id in sorted(mine.keys() & other.keys()):
         if mine[task_id].seeds != other[task_id].seeds:
-            yield f"the seeds of task {task_id}", mine[task_id].seeds, other[task_id].seeds
+            yield Mismatch("seeds", task_id, mine[task_id].seeds, other[task_id].seeds)
 
 
-def _flat(pins: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat(pins: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested pins by dotted name, so that a refusal names the very setting."""
-    flat: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     for name, value in pins.items():
         if isinstance(value, Mapping) and value:
-            flat |= _flat(value, f"{prefix}{name}.")
+            found |= flat(value, f"{prefix}{name}.")
         else:
-            flat[f"{prefix}{name}"] = value
-    return flat
+            found[f"{prefix}{name}"] = value
+    return found

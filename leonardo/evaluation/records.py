@@ -79,7 +79,11 @@ class RateRecord(Record):
 
 
 class DifferenceRecord(Record):
-    """Trained minus base, see :class:`leonardo.evaluation.statistics.Difference`; ``excluded`` are task ids."""
+    """Trained minus base, see :class:`leonardo.evaluation.statistics.Difference`; ``excluded`` are task ids.
+
+    ``p_value`` is of the exchange of base and trained task by task, ``mcnemar_p`` of McNemar's exact test on the tasks
+    that got better and worse (:mod:`leonardo.evaluation.significance`); ``None`` without a pair, and in older records.
+    """
 
     value: float | None
     interval: Ends
@@ -87,6 +91,8 @@ class DifferenceRecord(Record):
     better: int
     worse: int
     excluded: list[str]
+    p_value: float | None = None
+    mcnemar_p: float | None = None
 
 
 class FamilyComparison(Record):

@@ -90,7 +90,7 @@ def pass_rate(tasks: Sequence[Attempts], seed: int = 0) -> Rate:
         return Rate(None, None, 0, 0, excluded)
     value = float(numpy.mean(means))
     same = min(means) == max(means)
-    interval = wilson(round(value * len(means)), len(means)) if same else _resample((means,), numpy.mean, seed)
+    interval = wilson(round(value * len(means)), len(means)) if same else mean_interval(means, seed)
     return Rate(value, interval, len(means), valid, excluded)
 
 
@@ -110,7 +110,7 @@ def paired_difference(base: Sequence[Attempts], trained: Sequence[Attempts], see
     before, after = (numpy.array(side) for side in zip(*pairs, strict=True))
     return Difference(
         value=float(numpy.mean(after - before)),
-        interval=_resample((before, after), _mean_difference, seed) if len(pairs) > 1 else None,
+        interval=_resample((before, after), mean_difference, seed) if len(pairs) > 1 else None,
         pairs=len(pairs),
         better=int(numpy.sum(after > before)),
         worse=int(numpy.sum(after < before)),
@@ -118,7 +118,13 @@ def paired_difference(base: Sequence[Attempts], trained: Sequence[Attempts], see
     )
 
 
-def _mean_difference(before: numpy.ndarray, after: numpy.ndarray, axis: int = -1) -> numpy.ndarray:
+def mean_interval(values: Sequence[float], seed: int = 0) -> Interval:
+    """95 % bootstrap interval of the mean of ``values``, at least two."""
+    return _resample((values,), numpy.mean, seed)
+
+
+def mean_difference(before: numpy.ndarray, after: numpy.ndarray, axis: int = -1) -> numpy.ndarray:
+    """Mean of ``after - before`` along ``axis``, in the form in which SciPy takes a statistic."""
     return numpy.mean(after - before, axis=axis)
 
 

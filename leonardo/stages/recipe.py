@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,10 +24,10 @@ from leonardo.engine.desk.update import digest_of_weights
 from leonardo.engine.desk.warm_start import make_warm_start
 from leonardo.errors import FailureClass, InfrastructureError
 from leonardo.evaluation import EvaluationRecord, RunFacts, Substitution, evaluate
+from leonardo.evaluation.harness import EVALUATION_SEED, evaluation_pins, harness_digest
 from leonardo.files import digest_of, machine
 from leonardo.rollout.atif import to_atif
 from leonardo.rollout.episodes import EpisodeSettings, run_rollouts
-from leonardo.rollout.prompts import BASH_TOOL, FORMAT_ERROR, SYSTEM_PROMPT
 from leonardo.rollout.sandboxes import MakeBackend, TaskSandboxes
 from leonardo.sandbox.drivers import Choice, choose
 from leonardo.sandbox.pool import PoolSettings, SandboxPool
@@ -37,7 +37,6 @@ from leonardo.tasks.rows import read_tasks
 from leonardo.tasks.task import Task
 
 UPSTREAM = "1cce58a2627c39e41ab2d3033ddbb082787da23a"
-EVALUATION_SEED = 20_000
 
 
 @dataclass(frozen=True)
@@ -135,12 +134,7 @@ class Recipe:
                 self.held_out,
                 attempts=attempts,
                 seed=EVALUATION_SEED,
-                pins={
-                    "driver": self.driver.name,
-                    "sampling": {"temperature": 1.0, "top_p": 1.0, "max_turn_tokens": settings.turn_tokens},
-                    "harness": harness_digest(settings),
-                    "assets": self.assets_digest,
-                },
+                pins=evaluation_pins(settings, driver=self.driver.name, assets=self.assets_digest),
                 model=name,
                 weights=digest_of_weights(sampler.model.state_dict()),
                 output=self.folder / f"evaluation-{name}.json",
@@ -210,12 +204,6 @@ def opened(driver_name: str, console: Console) -> Iterator[Choice]:
         for refusal in choice.refusals:
             say(console, f"  not used: {refusal}")
         yield choice
-
-
-def harness_digest(settings: EpisodeSettings) -> str:
-    """Names prompts, tool and the bounds of an episode; how many run at once does not decide an outcome."""
-    bounds = asdict(replace(settings, live=0, threads=0))
-    return digest_of([SYSTEM_PROMPT, BASH_TOOL, FORMAT_ERROR, bounds])
 
 
 def plain(config: Any) -> dict[str, Any]:

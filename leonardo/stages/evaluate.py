@@ -1,0 +1,259 @@
+"""``leonardo evaluate ...``: measure, import, compare, plan."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from leonardo.assets.progress import say
+from leonardo.errors import InputError
+
+if TYPE_CHECKING:
+    from leonardo.evaluation.records import Comparison, EvaluationRecord
+
+evaluate_app = typer.Typer(
+    name="evaluate", help="Base versus trained: measure, import, compare, plan.", no_args_is_help=True
+)
+
+Out = Annotated[Path, typer.Option(help="Folder for the machine-readable verdict.")]
+RecordFile = Annotated[Path, typer.Argument(help="An evaluation record: evaluation-<name>.json.")]
+
+
+@evaluate_app.command("compare")
+def compare_command(
+    base: RecordFile,
+    trained: RecordFile,
+    seed: Annotated[int, typer.Option(min=0, help="Of the resampling.")] = 0,
+    published: Annotated[str, typer.Option(help="Show this column of the published table beside it.")] = "",
+    out: Out = Path("out"),
+) -> None:
+    """Trained against base, paired by task; writes out/evaluate.json. Refuses where pins differ, with all reasons."""
+    from leonardo.evaluation.comparability import reasons
+    from leonardo.evaluation.compare import compare
+    from leonardo.evaluation.judgement import criteria_json, figures_of, load_criteria
+    from leonardo.evaluation.records import EvaluationRecord, read_record
+    from leonardo.files import write_verdict
+    from leonardo.gates.criteria import apply
+
+    console = Console()
+    records = [read_record(path, EvaluationRecord) for path in (base, trained)]
+    if differ := reasons(*records):
+        raise InputError(
+            f"{base} and {trained} may not be compared: {'; '.join(differ)}", "Evaluate both under the same settings"
+        )
+    comparison = compare(*records, seed)
+    figures = figures_of(comparison, *records)
+    findings = apply(load_criteria(), figures)
+    ok = all(finding.ok for finding in findings)
+    write_verdict(
+        out / "evaluate.json",
+        ok,
+        figures
+        | {
+            "criteria": criteria_json(findings),
+            "families": [family.model_dump(mode="json") for family in comparison.families],
+        },
+        comparison.pins,
+    )
+    _show_comparison(comparison, console)
+    for finding in findings:
+        say(console, f"{'met' if finding.ok else 'NOT met'}: {finding.sentence}")
+    if excluded := figures["excluded_attempts"]:
+        say(console, f"{excluded} attempts without a verdict are left out of all rates, not counted as failures")
+    if published:
+        _show_published(published, console, records[1])
+    say(console, f"written: {out / 'evaluate.json'}")
+    say(console, f"{'ok' if ok else 'NOT OK'}: {_sentence(comparison, ok)}")
+    raise typer.Exit(0 if ok else 1)
+
+
+@evaluate_app.command("seeds")
+def seeds_command(
+    records: Annotated[list[Path], typer.Argument(help="base trained base trained ...: a pair a training seed.")],
+    seed: Annotated[int, typer.Option(min=0, help="Of the resampling.")] = 0,
+    out: Out = Path("out"),
+) -> None:
+    """Several training seeds together: an interval over tasks and one over seeds; writes out/evaluate-seeds.json."""
+    from leonardo.evaluation.judgement import compare_seeds
+    from leonardo.evaluation.records import EvaluationRecord, read_record
+    from leonardo.evaluation.verdict import interval_points, points
+    from leonardo.files import write_verdict
+
+    if len(records) % 2:
+        raise InputError(f"{len(records)} records are no pairs", "Name base and trained of each seed")
+    read = [read_record(path, EvaluationRecord) for path in records]
+    found = compare_seeds([*zip(read[::2], read[1::2], strict=True)], seed)
+    intervals = [ends for ends in (found.over_tasks, found.over_seeds) if ends is not None]
+    ok = bool(intervals) and all(ends.low > 0 for ends in intervals)
+    write_verdict(out / "evaluate-seeds.json", ok, found._asdict(), {"bases": [record.model for record in read[::2]]})
+    console = Console()
+    say(console, f"differences, a seed each: {', '.join(map(points, found.differences))} points")
+    say(console, f"for other tasks: {interval_points(found.over_tasks)}")
+    say(
+        console,
+        f"for other seeds: {interval_points(found.over_seeds) if found.over_seeds else 'one seed says nothing'}",
+    )
+    say(console, f"{'ok' if ok else 'NOT OK'}: {points(found.value)} points over {len(found.differences)} seeds")
+    raise typer.Exit(0 if ok else 1)
+
+
+@evaluate_app.command("power")
+def power_command(
+    difference: Annotated[float, typer.Option(help="The difference to be shown, such as 0.1 for 10 points.")],
+    base: Annotated[float | None, typer.Option(min=0, max=1, help="The base's pass rate.")] = None,
+    attempts: Annotated[int, typer.Option(min=1, help="Attempts a task.")] = 1,
+    discordance: Annotated[
+        float | None, typer.Option(min=0, max=1, help="Share of tasks at which single attempts of both differ.")
+    ] = None,
+    chance: Annotated[
+        float | None, typer.Option(min=0, max=1, help="Share of the variance that is chance within a task.")
+    ] = None,
+    measured: Annotated[
+        list[Path] | None, typer.Option(help="An earlier record, or two: base and trained; instead of --discordance.")
+    ] = None,
+    power: Annotated[float, typer.Option(help="Probability to show it.")] = 0.8,
+    level: Annotated[float, typer.Option(help="Two-sided level: 1 - confidence.")] = 0.05,
+    tasks: Annotated[int | None, typer.Option(min=2, help="Say what so many tasks show.")] = None,
+    out: Out = Path("out"),
+) -> None:
+    """The tasks that show a given difference, and what other differences and numbers of attempts would take."""
+    from leonardo.evaluation import power as planning
+    from leonardo.evaluation.records import EvaluationRecord, read_record
+    from leonardo.evaluation.verdict import points
+    from leonardo.files import write_verdict
+
+    records = [read_record(path, EvaluationRecord) for path in measured or ()]
+    if len(records) > 2 or bool(records) == (base is not None):
+        raise InputError("give either --base or one or two records (--measured)", "See leonardo evaluate power --help")
+    spread = planning.measured(*records) if records else planning.assumed(base or 0.0, difference, discordance, chance)
+    needed = planning.tasks_needed(spread, difference, attempts, power=power, level=level)
+    columns = sorted({1, 2, 4, 8, attempts})
+    steps = [difference * factor for factor in (0.5, 0.75, 1, 1.5, 2)]
+    rows = planning.table(spread, steps, columns, power=power, level=level)
+    console = Console()
+    shown = Table("difference, points", *(f"{number} attempt{'s' * (number > 1)}" for number in columns))
+    for step, counts in rows:
+        shown.add_row(points(step), *map(str, counts))
+    console.print(shown)
+    say(console, f"variance of one attempt {spread.within:.4f}, between tasks {spread.between:.4f}: {spread.source}")
+    figures = {"tasks": needed, "difference": difference, "attempts": attempts, "power": power, "level": level}
+    figures |= {"within": spread.within, "between": spread.between, "source": spread.source}
+    if tasks is not None:
+        figures["given_tasks"] = tasks
+        figures["power_of_given_tasks"] = planning.power_of(spread, difference, attempts, tasks, level=level)
+        say(console, f"{tasks} tasks show it with probability {figures['power_of_given_tasks']:.2f}")
+    ok = tasks is None or tasks >= needed
+    write_verdict(out / "evaluate-power.json", ok, figures, {})
+    say(
+        console,
+        f"{needed} tasks, attempted {attempts} times by each policy, show a difference of {points(difference)} points "
+        f"with probability {power:g} at level {level:g}",
+    )
+    raise typer.Exit(0 if ok else 1)
+
+
+@evaluate_app.command("import-harbor")
+def import_harbor_command(
+    folder: Annotated[Path, typer.Argument(help="A job folder of Harbor: jobs/<name>.")],
+    record: Annotated[Path | None, typer.Option(help="The record to write; <out>/evaluation-<model>.json.")] = None,
+    model: Annotated[str, typer.Option(help="The record's name for the model; Harbor's if not given.")] = "",
+    reward: Annotated[str, typer.Option(help="Which reward counts, where the verifier gives several.")] = "reward",
+    pass_at: Annotated[float, typer.Option(help="The least reward that is a pass.")] = 1.0,
+    agents: Annotated[
+        list[str] | None, typer.Option(help="Exceptions that are the agent's own doing. AgentTimeoutError.")
+    ] = None,
+    out: Out = Path("out"),
+) -> None:
+    """Results of Harbor (Terminal-Bench) as a record. Trials without a verdict are excluded, and counted."""
+    from leonardo.evaluation.harbor import AGENT_EXCEPTIONS, import_job
+    from leonardo.evaluation.verdict import interval_points, percent
+
+    own = frozenset(agents) if agents else AGENT_EXCEPTIONS
+    job = import_job(folder, model=model, reward=reward, pass_at=pass_at, agent_exceptions=own)
+    target = record or out / f"evaluation-{job.record.model.replace('/', '-')}.json"
+    job.record.write(target)
+    console = Console()
+    classes = ", ".join(f"{count} {name}" for name, count in sorted(job.record.failures_by_class.items())) or "none"
+    say(console, f"{job.trials} trials of {len(job.record.tasks)} tasks; exceptions, and no reward: {classes}")
+    say(console, f"{job.record.infrastructure_failures} trials have no verdict and are excluded")
+    if job.record.infrastructure_failures:
+        say(console, f"counted as 0, as Harbor does, the rate would be {percent(job.as_harbor_counts)}")
+    rate = interval_points(job.record.pass_rate_ci).replace("+", "")
+    say(console, f"{job.record.model}: {percent(job.record.pass_rate)}, {rate}; written: {target}")
+
+
+@evaluate_app.command("published")
+def published_command(
+    benchmark: Annotated[str, typer.Argument(help="A column; all if not given.")] = "",
+    record: Annotated[Path | None, typer.Option(help="Put this record beside it, with what differs.")] = None,
+) -> None:
+    """The published table, 2B to 27B; with a record, the reasons why figures may not be compared."""
+    from leonardo.evaluation.records import EvaluationRecord, read_record
+
+    ours = read_record(record, EvaluationRecord) if record else None
+    if ours is not None and not benchmark:
+        raise InputError("a record stands beside one column", "Name it, such as terminal-bench-2.0")
+    _show_published(benchmark, Console(), ours)
+
+
+def _show_comparison(comparison: "Comparison", console: Console) -> None:
+    from leonardo.evaluation.verdict import percent, points
+
+    table = Table("tasks", "pairs", comparison.base_model, comparison.trained_model, "difference", "95 % interval", "p")
+    families = [(family.family, family) for family in comparison.families]
+    for name, part in [("all", comparison), *(families if len(families) > 1 else ())]:
+        difference = part.difference
+        table.add_row(
+            name,
+            str(difference.pairs),
+            percent(part.base.value),
+            percent(part.trained.value),
+            points(difference.value),
+            "-" if difference.interval is None else " to ".join(map(points, difference.interval)),
+            "-" if difference.p_value is None else f"{difference.p_value:.3g}",
+        )
+    console.print(table)
+
+
+def _show_published(benchmark: str, console: Console, record: "EvaluationRecord | None" = None) -> None:
+    from leonardo.evaluation.comparability import reasons
+    from leonardo.evaluation.published import load_published
+    from leonardo.evaluation.verdict import percent
+
+    table = load_published()
+    names = [table.benchmark(benchmark).name] if benchmark else [known.name for known in table.benchmarks]
+    sizes = list(dict.fromkeys(result.size for result in table.results))
+    shown = Table("size", *(f"{name}, {side}" for name in names for side in ("base", "trained")))
+    for size in sizes:
+        cells = {
+            (result.benchmark, result.trained): f"{result.percent:g}" + (f" ± {result.error:g}" if result.error else "")
+            for result in table.results
+            if result.size == size
+        }
+        shown.add_row(size, *(cells.get((name, side), "-") for name in names for side in (False, True)))
+    console.print(shown)
+    for name in names:
+        say(console, f"{name}: {table.benchmark(name).note}")
+    for source in table.sources:
+        say(console, f"source: {source}")
+    if record is not None:
+        differ = reasons(record, table.benchmark(benchmark))
+        say(console, f"{record.model}: {percent(record.pass_rate)}")
+        for reason in differ:
+            say(console, f"differs: {reason}")
+        say(console, "these figures may not be compared" if differ else "nothing that was recorded differs")
+
+
+def _sentence(comparison: "Comparison", ok: bool) -> str:
+    from leonardo.evaluation.verdict import interval_points, percent, points
+
+    difference = comparison.difference
+    worse = difference.interval is not None and difference.interval[1] < 0
+    shown = "better" if ok else "worse" if worse else "not shown to be better"
+    return (
+        f"{comparison.trained_model} ({percent(comparison.trained.value)}) is {shown} than {comparison.base_model} "
+        f"({percent(comparison.base.value)}): {points(difference.value)} points over {difference.pairs} tasks, "
+        f"{interval_points(difference.interval)}"
+    )
