@@ -13,6 +13,7 @@ from typing import Protocol, runtime_checkable
 
 from leonardo.errors import FailureClass, InfrastructureError
 from leonardo.rollout.environment import TerminalEnvironment, Times
+from leonardo.rollout.formats import ToolFormat
 from leonardo.rollout.observation import ObservationRules
 from leonardo.rollout.prompts import FORMAT_ERROR, messages_of
 from leonardo.rollout.sandboxes import MakeBackend
@@ -51,6 +52,10 @@ class Generation:
 
 class Policy(Protocol):
     """What a rollout asks of a policy."""
+
+    @property
+    def tool_format(self) -> ToolFormat:
+        """How it writes tool calls."""
 
     def prompt(self, messages: Messages) -> list[int]:
         """Tokens of a conversation, up to and with the opening of the policy's turn."""
@@ -269,7 +274,7 @@ class _Episode:
             self._end(Finish.LENGTH)
         else:
             try:
-                command = parse_tool_call(text).command
+                command = parse_tool_call(text, self.policy.tool_format).command
                 outcome = self.environment.step(command)
             except ToolCallError:
                 observation = FORMAT_ERROR

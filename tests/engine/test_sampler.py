@@ -37,7 +37,7 @@ def test_recorded_logprobs_are_those_of_the_unpadded_uncached_model(sampler):
 def test_rows_that_end_early_leave_the_others_as_they_were(sampler):
     free = sampler.generate(CONTEXTS, SEEDS, limit=30)
     ending = free[1].tokens[3]  # as if this ended a turn
-    sampler.end = ending
+    sampler.ends = frozenset({ending})
     generations = sampler.generate(CONTEXTS, SEEDS, limit=30)
     lengths = []
     for before, after in zip(free, generations, strict=True):

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from leonardo.rollout.episodes import Generation, Messages
+from leonardo.rollout.formats import QWEN3_XML
 from leonardo.rollout.prompts import SUBMIT_COMMAND
 from leonardo.rollout.tool_calls import render_tool_call
 
@@ -12,6 +13,8 @@ UNFINISHED = "never ends"
 
 class ScriptedPolicy:
     """Says ``script[turn]`` in every episode. A token is a character's code point; 0 ends a turn."""
+
+    tool_format = QWEN3_XML
 
     def __init__(self, script: Sequence[str]) -> None:
         self.script = script

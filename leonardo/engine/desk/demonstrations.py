@@ -15,6 +15,7 @@ from leonardo.errors import InfrastructureError
 from leonardo.files import digest_of, write_atomic
 from leonardo.rollout.environment import TerminalEnvironment
 from leonardo.rollout.episodes import EpisodeSettings, Messages
+from leonardo.rollout.formats import QWEN3_XML, ToolFormat
 from leonardo.rollout.prompts import SUBMIT_COMMAND, messages_of
 from leonardo.rollout.sandboxes import MakeBackend
 from leonardo.rollout.tool_calls import render_tool_call
@@ -55,23 +56,30 @@ class Demonstration:
         return "\n".join([*parts, *(part for turn in self.turns for part in turn)])
 
 
-def first_turns(tasks: Iterable[DeskTask], config: WarmStartConfig) -> list[Demonstration]:
+def first_turns(
+    tasks: Iterable[DeskTask], config: WarmStartConfig, tool_format: ToolFormat = QWEN3_XML
+) -> list[Demonstration]:
     """One demonstration a task, of its first turn only: it needs no sandbox, for it shows no observation."""
     random = Random(f"{config.data_seed} first turns")
     made = []
     for task in tasks:
         attempt = task.attempt(random, right=config.right, partial=config.partial)
-        turns = ((render_tool_call([*attempt.commands, SUBMIT_COMMAND][0]), ""),)
+        turns = ((render_tool_call([*attempt.commands, SUBMIT_COMMAND][0], tool_format), ""),)
         made.append(Demonstration(messages_of(task.task), turns, attempt.kind == "right"))
     return made
 
 
 def whole_demonstrations(
-    tasks: Sequence[DeskTask], config: WarmStartConfig, make_backend: MakeBackend, cache: Path
+    tasks: Sequence[DeskTask],
+    config: WarmStartConfig,
+    make_backend: MakeBackend,
+    cache: Path,
+    tool_format: ToolFormat = QWEN3_XML,
 ) -> list[Demonstration]:
     """``config.demonstrations`` attempts a task, each run in a sandbox of its own, submission included.
 
-    The outcome is kept in ``cache`` under the digest of all that decides it, so that it is made once.
+    The attempts are kept in ``cache`` under the digest of all that decides them, so that they are made once, for every
+    format.
 
     Raises:
         InfrastructureError: if more than a twentieth could not be run; fewer are left out.
@@ -83,21 +91,21 @@ def whole_demonstrations(
         for _ in range(config.demonstrations)
     ]
     rules = config.episode.rules
-    key = [leonardo.__version__, rules.limit, rules.head, rules.tail]
+    key = [leonardo.__version__, "commands", rules.limit, rules.head, rules.tail]
     digest = digest_of([key, [[task.task.digest, *attempt.commands] for task, attempt in plan]])
     path = cache / f"demonstrations-{digest[:16]}.jsonl"
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # absent, or damaged: made again
         kept = [_from_line(line) for line in path.read_text(encoding="utf-8").splitlines()]
         if len(kept) == len(plan):
-            return kept
+            return [attempt.demonstration(tool_format) for attempt in kept]
 
-    def attempt_made(index: int) -> Demonstration | InfrastructureError:
+    def attempt_made(index: int) -> _Attempt | InfrastructureError:
         task, attempt = plan[index]
         try:
             turns = _run(task, attempt.commands, make_backend, config.episode)
         except InfrastructureError as error:
             return error
-        return Demonstration(messages_of(task.task), turns, attempt.kind == "right")
+        return _Attempt(messages_of(task.task), turns, attempt.kind == "right")
 
     with ThreadPoolExecutor(config.episode.threads, thread_name_prefix="demonstration") as pool:
         outcomes = list(pool.map(attempt_made, range(len(plan))))
@@ -108,10 +116,23 @@ def whole_demonstrations(
             errors[0].hint,
             errors[0].failure,
         )
-    made = [outcome for outcome in outcomes if isinstance(outcome, Demonstration)]
+    made = [outcome for outcome in outcomes if isinstance(outcome, _Attempt)]
     if not errors:
-        write_atomic(path, "".join(f"{_to_line(demonstration)}\n" for demonstration in made))
-    return made
+        write_atomic(path, "".join(f"{_to_line(attempt)}\n" for attempt in made))
+    return [attempt.demonstration(tool_format) for attempt in made]
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """What was run: (command, observation) turn by turn, whatever the format that will say it."""
+
+    messages: Messages
+    turns: tuple[tuple[str, str], ...]
+    right: bool
+
+    def demonstration(self, tool_format: ToolFormat) -> Demonstration:
+        turns = tuple((render_tool_call(command, tool_format), shown) for command, shown in self.turns)
+        return Demonstration(self.messages, turns, self.right)
 
 
 def _run(
@@ -122,18 +143,16 @@ def _run(
     )
     try:
         environment.reset()
-        turns = [(render_tool_call(command), environment.step(command).observation) for command in commands]
+        turns = [(command, environment.step(command).observation) for command in commands]
     finally:
         environment.close()
-    return (*turns, (render_tool_call(SUBMIT_COMMAND), ""))
+    return (*turns, (SUBMIT_COMMAND, ""))
 
 
-def _to_line(demonstration: Demonstration) -> str:
-    return json.dumps(
-        {"messages": list(demonstration.messages), "turns": demonstration.turns, "right": demonstration.right}
-    )
+def _to_line(attempt: _Attempt) -> str:
+    return json.dumps({"messages": list(attempt.messages), "turns": attempt.turns, "right": attempt.right})
 
 
-def _from_line(line: str) -> Demonstration:
+def _from_line(line: str) -> _Attempt:
     value = json.loads(line)
-    return Demonstration(value["messages"], tuple((text, shown) for text, shown in value["turns"]), value["right"])
+    return _Attempt(value["messages"], tuple((command, shown) for command, shown in value["turns"]), value["right"])

@@ -4,33 +4,24 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 
 import torch
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
+    AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
     GenerationConfig,
     PreTrainedModel,
     PreTrainedTokenizerFast,
-    Qwen3_5ForCausalLM,
 )
-from transformers.models.qwen3_5.configuration_qwen3_5 import Qwen3_5TextConfig
 from transformers.utils import logging
 
 from leonardo.engine.desk.config import PolicyShape
+from leonardo.engine.desk.dialogue import dress
 from leonardo.errors import InputError
-
-PADDING, TURN_START, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
-
-# The format's own text, a token each, so that a turn is mostly its command.
-_TAGS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
-_FRAMES = (
-    "system\n", "user\n", "assistant\n", "<tool_response>\n", "\n\n(exit_code=",
-    "\n<function=bash>\n<parameter=command>\n", "\n</parameter>\n</function>\n",
-)  # fmt: skip
+from leonardo.rollout.families import REFERENCE, Family, Listing, load_family
 
 # A word keeps the space, slash, dot or dash before it: "/data/barn/apple.txt" is four pieces.
 _PIECES = r" ?[/.-]?[A-Za-z_]+| ?\d{1,3}|\n+| ?[^\sA-Za-z_\d]+|\s+"
@@ -44,8 +35,18 @@ class LoadedPolicy:
     tokenizer: PreTrainedTokenizerFast
 
 
-def make_tokenizer(texts: Iterable[str], vocabulary: int) -> PreTrainedTokenizerFast:
-    """A byte-level BPE tokenizer trained on ``texts``; any text comes back from it unchanged."""
+def make_tokenizer(
+    texts: Iterable[str], vocabulary: int, family: Family | None = None, listing: Listing = "brief"
+) -> PreTrainedTokenizerFast:
+    """A byte-level BPE tokenizer trained on ``texts``; any text comes back from it unchanged.
+
+    Args:
+        texts: what it will be used on.
+        vocabulary: at most so many tokens.
+        family: whose tokens and chat template it has; the reference family's by default.
+        listing: how the template shows tools.
+    """
+    family = family or load_family(REFERENCE)
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -54,51 +55,60 @@ def make_tokenizer(texts: Iterable[str], vocabulary: int) -> PreTrainedTokenizer
         ]
     )
     tokenizer.decoder = decoders.ByteLevel()
-    control = [PADDING, TURN_START, TURN_END]
+    pieces = (*family.tokens.pieces, *family.desk.pieces)
     trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary - len(_TAGS) - len(_FRAMES),
-        special_tokens=control,
+        vocab_size=vocabulary - len(pieces),
+        special_tokens=[family.tokens.padding, *family.tokens.control, *family.tokens.ends],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         min_frequency=2,
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    tokenizer.add_tokens([AddedToken(text, normalized=False) for text in (*_TAGS, *_FRAMES)])
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        eos_token=TURN_END,
-        pad_token=PADDING,
-        additional_special_tokens=[TURN_START],
-        clean_up_tokenization_spaces=False,
-        chat_template=files(__package__).joinpath("chat_template.j2").read_text(encoding="utf-8"),
-    )
+    tokenizer.add_tokens([AddedToken(text, normalized=False) for text in pieces])
+    made = PreTrainedTokenizerFast(tokenizer_object=tokenizer, clean_up_tokenization_spaces=False)
+    return dress(made, family, listing)
 
 
-def make_model(shape: PolicyShape, tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen3_5ForCausalLM:
-    """A model with random weights from ``seed``, in float32."""
+def make_model(
+    shape: PolicyShape, tokenizer: PreTrainedTokenizerFast, seed: int, family: Family | None = None
+) -> PreTrainedModel:
+    """A model of the family's architecture (the reference's by default) with random weights from ``seed``, in float32.
+
+    Raises InputError where the family has no such layers.
+    """
     _hush()
-    config = Qwen3_5TextConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=shape.hidden_size,
-        intermediate_size=shape.intermediate_size,
-        num_hidden_layers=len(shape.layers),
-        layer_types=list(shape.layers),
-        num_attention_heads=shape.heads,
-        num_key_value_heads=shape.heads,
-        head_dim=shape.head_dim,
-        linear_num_key_heads=shape.linear_heads,
-        linear_num_value_heads=shape.linear_heads,
-        linear_key_head_dim=shape.linear_head_dim,
-        linear_value_head_dim=shape.linear_head_dim,
-        max_position_embeddings=shape.positions,
-        tie_word_embeddings=True,
-        bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
+    architecture = (family or load_family(REFERENCE)).architecture
+    if strange := set(shape.layers) - set(architecture.layers):
+        raise InputError(
+            f"{architecture.type} has no {min(strange)} layers",
+            f"It has: {', '.join(sorted(set(architecture.layers)))}",
+        )
+    settings = {
+        "vocab_size": len(tokenizer),
+        "hidden_size": shape.hidden_size,
+        "intermediate_size": shape.intermediate_size,
+        "num_hidden_layers": len(shape.layers),
+        "layer_types": list(shape.layers),
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.heads,
+        "head_dim": shape.head_dim,
+        "max_position_embeddings": shape.positions,
+        "tie_word_embeddings": True,
+        "bos_token_id": None,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+    }
+    if "linear_attention" in shape.layers:
+        settings |= {
+            "linear_num_key_heads": shape.linear_heads,
+            "linear_num_value_heads": shape.linear_heads,
+            "linear_key_head_dim": shape.linear_head_dim,
+            "linear_value_head_dim": shape.linear_head_dim,
+        }
+    config = AutoConfig.for_model(architecture.type, **(architecture.settings | settings))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = Qwen3_5ForCausalLM(config)
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     model.generation_config = GenerationConfig(
         do_sample=True, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id
     )

@@ -65,7 +65,7 @@ class Sampler(Dialogue):
             for row, token, value in zip(rows, chosen.squeeze(-1).tolist(), values, strict=True):
                 tokens[row].append(token)
                 logprobs[row].append(value)
-            alive = [index for index, row in enumerate(rows) if tokens[row][-1] != self.end]
+            alive = [index for index, row in enumerate(rows) if tokens[row][-1] not in self.ends]
             if not alive or position == limit - 1:
                 break
             if len(alive) < len(rows):
@@ -76,7 +76,7 @@ class Sampler(Dialogue):
             mask = torch.cat([mask, mask.new_ones(len(rows), 1)], dim=1)
             logits = self._forward(chosen, mask, mask.sum(1, keepdim=True) - 1, cache)
         return [
-            Generation(row_tokens, row_logprobs, entropy / len(row_tokens), row_tokens[-1] == self.end)
+            Generation(row_tokens, row_logprobs, entropy / len(row_tokens), row_tokens[-1] in self.ends)
             for row_tokens, row_logprobs, entropy in zip(tokens, logprobs, entropies.tolist(), strict=True)
         ]
 

@@ -21,6 +21,7 @@ from leonardo.engine.desk.muon import Muon
 from leonardo.engine.desk.policy import fill_folder, make_model, make_tokenizer, write_folder
 from leonardo.errors import InputError, LeonardoError
 from leonardo.files import digest_of, write_json
+from leonardo.rollout.families import REFERENCE, Family, load_family
 from leonardo.rollout.sandboxes import MakeBackend
 from leonardo.tasks.desk import DeskTask
 
@@ -39,6 +40,7 @@ def make_warm_start(
     folder: Path,
     seed: int,
     progress: Progress = lambda done, total, note: None,
+    family: Family | None = None,
 ) -> Path:
     """Train a policy and save it below ``folder``. Made once: the name is the digest of all that decides it.
 
@@ -49,6 +51,7 @@ def make_warm_start(
         make_backend: gives a sandbox for a prepared task.
         folder: where warm starts and demonstrations are kept.
         seed: of the initial weights and the order of the data.
+        family: of the policy; the reference's by default.
 
     Returns:
         A Hugging Face folder.
@@ -58,14 +61,18 @@ def make_warm_start(
     versions = [leonardo.__version__, torch.__version__, transformers.__version__, tokenizers.__version__]
     tasks = [[task.task.digest for task in part] for part in (prepared_tasks, other_tasks)]
     pins = {"versions": versions, "config": settings_of(config), "tasks": digest_of(tasks), "seed": seed}
+    family = family or load_family(REFERENCE)
+    if family.name != REFERENCE:  # the reference family's warm starts are older than families
+        pins |= {"family": family.digest}
     target = folder / f"warm-start-{digest_of(pins)[:16]}"
     if (target / _RECORD).is_file() and (target / "model.safetensors").is_file():
         return target
 
-    whole = whole_demonstrations(prepared_tasks, config, make_backend, folder)
-    first = first_turns(other_tasks, config)
-    tokenizer = make_tokenizer((demonstration.text for demonstration in (*whole, *first)), config.shape.vocabulary)
-    model = make_model(config.shape, tokenizer, seed)
+    whole = whole_demonstrations(prepared_tasks, config, make_backend, folder, family.tool_format)
+    first = first_turns(other_tasks, config, family.tool_format)
+    texts = (demonstration.text for demonstration in (*whole, *first))
+    tokenizer = make_tokenizer(texts, config.shape.vocabulary, family)
+    model = make_model(config.shape, tokenizer, seed, family)
     losses = imitate(model, Dialogue(tokenizer), whole, first, config, seed, progress)
 
     def fill(place: Path) -> None:
