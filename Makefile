@@ -22,7 +22,7 @@ BUNDLE ?= out/assets.tar
 BASE ?=
 TRAINED ?=
 
-.PHONY: help setup assets assets-gc assets-bundle assets-unbundle bench-assets demo smoke calibrate evaluate gates parity audit diagnose repairs test test-sandbox lint format apptainer upstream bench-sandbox soak apply-patches unapply-patches diff new-patch \
+.PHONY: help setup bfcl functions assets assets-gc assets-bundle assets-unbundle bench-assets demo smoke calibrate evaluate gates parity audit diagnose repairs test test-sandbox lint format apptainer upstream bench-sandbox soak apply-patches unapply-patches diff new-patch \
 	refresh-patches rebase-patches continue-patches abort-patches check-patches doctor clean \
 	upstream-env upstream-wheels lock-upstream-env test-upstream
 
@@ -92,6 +92,13 @@ format: setup ## Format the code
 
 apptainer: ## Install Apptainer: the distribution's, or repacked for Debian 12; without root into .tools/
 	@tools/install-apptainer.sh
+
+bfcl: setup ## The function-calling rows and checkers (bfcl-eval, locked) into .tools/bfcl; WHEELS=dir without a network
+	@tools/install-bfcl.sh "$(VENV)/bin/python" .tools/bfcl "$(WHEELS)"
+
+functions: bfcl ## Function calling: the package's references pass and changed copies do not; the split and its leaks
+	@$(LEONARDO) functions check
+	@$(LEONARDO) functions split
 
 upstream: ## Fetch the upstream submodule, sparsely (training/open-instruct and rl_data only); UPSTREAM=dir for a mirror
 	@tools/fetch-upstream.sh "$(UPSTREAM)"

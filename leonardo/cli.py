@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 from leonardo.assets.commands import assets_app
 from leonardo.errors import InputError, LeonardoError
 from leonardo.evidence.commands import evidence_app
+from leonardo.functions.commands import functions_app
 from leonardo.overlay.commands import patches_app
 from leonardo.stages.evaluate import evaluate_app
 
@@ -69,6 +70,7 @@ app = typer.Typer(
 )
 app.add_typer(patches_app)
 app.add_typer(assets_app)
+app.add_typer(functions_app)
 app.add_typer(evidence_app)
 app.add_typer(evaluate_app)
 compat = typer.Typer(name="compat", help="Compat rules: what is done differently where a set-up meets a site.")
