@@ -5,9 +5,11 @@ machine's (sandbox, image, network, disk); it is retried, excluded from its grou
 A task failure is neither: it is the verifier's 0 and no exception at all.
 """
 
+from collections.abc import Sequence
+
 from leonardo.taxonomy import FailureClass, FailureFamily
 
-__all__ = ["FailureClass", "FailureFamily", "InfrastructureError", "InputError", "LeonardoError"]
+__all__ = ["FailureClass", "FailureFamily", "InfrastructureError", "InputError", "LeonardoError", "NotFiniteError"]
 
 
 class LeonardoError(Exception):
@@ -43,3 +45,17 @@ class InfrastructureError(LeonardoError):
     def __init__(self, what: str, hint: str = "", failure: FailureClass = FailureClass.RUNTIME) -> None:
         super().__init__(what, hint)
         self.failure = failure
+
+
+class NotFiniteError(LeonardoError):
+    """A loss, gradient or weight is no finite number: training ends at once.
+
+    Attributes:
+        step: of the learner.
+        tensors: what was not finite: ``loss``, or a parameter's name with the part.
+    """
+
+    def __init__(self, step: int, tensors: Sequence[str], hint: str = "") -> None:
+        super().__init__(f"step {step}: not finite: {', '.join(tensors[:5])}", hint)
+        self.step = step
+        self.tensors = tuple(tensors)

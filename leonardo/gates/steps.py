@@ -8,6 +8,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from leonardo.errors import InputError
+from leonardo.files import write_atomic
 
 
 class StepRecord(BaseModel):
@@ -33,6 +34,7 @@ class StepRecord(BaseModel):
         overlong_share: share of rollouts cut off by a limit on tokens; step_limit_share: by the limit on turns.
         weights_digest: SHA-256 of the weights that the rollout policy got.
         weights_agree: whether the rollout engine was seen to hold the learner's weights after the hand-over.
+        injected: faults injected on purpose, as ``name=value``; a record that has one is a control run's.
         times: seconds, by phase; ``sandbox`` is the sandboxes' part of ``rollout``, summed over episodes.
         sandbox: milliseconds, [p50, p95].
     """
@@ -74,6 +76,7 @@ class StepRecord(BaseModel):
     step_limit_share: float | None = None
     weights_digest: str | None
     weights_agree: bool | None = None
+    injected: Sequence[str] = ()
     learning_rate: float | None
     times: Mapping[str, float]
     sandbox: Mapping[str, Sequence[float]]
@@ -85,6 +88,20 @@ def append_record(path: Path, record: StepRecord) -> None:
     with path.open("ab", buffering=0) as stream:
         stream.write(line.encode())
         os.fsync(stream.fileno())
+
+
+def keep_records(path: Path, count: int) -> None:
+    """Cut the file back to its first ``count`` records: a run goes on from there.
+
+    Raises:
+        InputError: there are fewer.
+    """
+    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    kept = [line for line in lines[:count] if line.endswith(b"\n")]
+    if len(kept) < count:
+        raise InputError(f"{path} has {len(kept)} of the {count} records before the checkpoint", "It was edited")
+    if len(lines) > count:
+        write_atomic(path, b"".join(kept))
 
 
 def read_records(path: Path, after: int = 0) -> list[StepRecord]:

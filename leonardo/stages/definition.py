@@ -1,6 +1,6 @@
 """Stages and models as data: ``launch/stages/*.yaml`` and ``launch/models/*.yaml``, read strictly."""
 
-from dataclasses import fields, replace
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -104,10 +104,15 @@ Parts = TypeVar("Parts", Corpus, EpisodeSettings, LearnerConfig, WarmStartConfig
 
 def _changed(default: Parts, values: dict[str, Any], where: str) -> Parts:
     known = {field.name: getattr(default, field.name) for field in fields(default)}
+    changed = {}
     for name, value in values.items():
         if name not in known:
             raise InputError(f"{where} has no setting {name}", f"Known: {', '.join(sorted(known))}")
-        if not isinstance(value, type(known[name])) and not (type(known[name]) is float and isinstance(value, int)):
-            raise InputError(f"{where}.{name}: {value!r} is no {type(known[name]).__name__}", "See the stage files")
-    kinds = {name: type(known[name]) for name in values}
-    return replace(default, **{name: kinds[name](value) for name, value in values.items()})
+        kind = type(known[name])
+        if is_dataclass(kind) and isinstance(value, dict):
+            changed[name] = _changed(known[name], value, f"{where}.{name}")
+        elif isinstance(value, kind) or (kind is float and isinstance(value, int)):
+            changed[name] = kind(value)
+        else:
+            raise InputError(f"{where}.{name}: {value!r} is no {kind.__name__}", "See the stage files")
+    return replace(default, **changed)

@@ -129,6 +129,8 @@ def run_stage(
     pins = recipe.pins(stage, episode) | {"engine": engine, "stage": stage.name, "model": model.name}
     if engine == "upstream":
         pins |= {"patches": read_stack(PROJECT / "patches").digest}
+    if engine == "desk" and (injected := stage.learner().faults.injected):
+        pins |= {"injected": injected}
     pins |= {"base_policy": digest_of_weights(load_policy(base).model.state_dict())}
     recipe.facts(
         f"{stage.name}, {engine} engine, seed {seed}", stage.name, stage, pins, [LIMITS[engine]], seconds

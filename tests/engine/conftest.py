@@ -43,14 +43,20 @@ def micro(desk_tasks: list[DeskTask]) -> LoadedPolicy:
 
 
 @pytest.fixture
-def prepare(tmp_path: Path, tiny_root_archive: Path, driver: Driver) -> Callable[[Sequence[Task]], MakeBackend]:
-    """Builds tasks and gives their sandboxes."""
+def desk_site(tmp_path: Path, tiny_root_archive: Path) -> Path:
+    """A site file whose ubuntu:22.04 is the tests' own root file system."""
     path = tmp_path / "desk-site.yaml"
     path.write_text(
         f"name: test\ncache: {tmp_path / 'desk-cache'}\nbases:\n  ubuntu:22.04:\n    registry: false\n    substitute:\n"
         f"      {{kind: archive, path: {tiny_root_archive}, environment: {{}}, reason: a test}}\n"
     )
-    site = load_site(path)
+    return path
+
+
+@pytest.fixture
+def prepare(desk_site: Path, driver: Driver) -> Callable[[Sequence[Task]], MakeBackend]:
+    """Builds tasks and gives their sandboxes."""
+    site = load_site(desk_site)
     store = AssetStore(site.cache / "assets", driver, site, timeout=20)
 
     def prepared(tasks: Sequence[Task]) -> MakeBackend:

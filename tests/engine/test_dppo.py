@@ -1,53 +1,86 @@
 """The loss against a reference in NumPy float64, written from the paper's equations, token by token."""
 
-import math
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 
 from leonardo.engine.desk.dppo import centred_advantages, dppo_loss, token_logprobs, trust_region_mask
+from tests.engine.dppo_reference import EDGES, random_case, reference
 
 THRESHOLD = 0.1
+CASES = {f"random {seed}": random_case(seed) for seed in range(20)} | EDGES
 
 
-def reference(policy, rollout, advantages, mask, threshold=THRESHOLD):
-    total, masked, count = 0.0, 0, 0
-    for row in range(policy.shape[0]):
-        for column in range(policy.shape[1]):
-            if not mask[row, column]:
-                continue
-            pi, mu = math.exp(policy[row, column]), math.exp(rollout[row, column])
-            advantage = advantages[row, 0]
-            outside = abs(pi - mu) > threshold
-            blocked = outside and ((advantage > 0 and pi / mu > 1) or (advantage < 0 and pi / mu < 1))
-            count += 1
-            masked += blocked
-            total -= 0.0 if blocked else pi / mu * advantage
-    return total / count, masked / count
+def tensors(case):
+    return [torch.from_numpy(array) for array in case]
 
 
-def case(seed, rows=5, columns=9, spread=0.7):
-    source = np.random.default_rng(seed)
-    policy = np.log(source.uniform(1e-4, 1.0, (rows, columns)))
-    rollout = np.minimum(policy + source.normal(0, spread, policy.shape), 0.0)
-    advantages = source.choice([-0.75, -0.25, 0.0, 0.25, 0.75], (rows, 1))
-    mask = source.random((rows, columns)) < 0.7
-    mask[0, 0] = True
-    return policy, rollout, advantages, mask
+@pytest.mark.parametrize("kind", ["tv", "kl"])
+@pytest.mark.parametrize("name", CASES)
+def test_loss_gradient_and_mask_agree_with_the_reference(name, kind):
+    case = CASES[name]
+    expected = reference(*case, THRESHOLD, kind)
+    policy, rollout, advantages, response = tensors(case)
+    policy.requires_grad_()
+    found = dppo_loss(policy, rollout, advantages, response, THRESHOLD, divergence=kind)
+    found.loss.backward()
+    keep, divergence = trust_region_mask(policy, rollout, advantages.expand_as(policy), THRESHOLD, kind)
+    assert found.loss.item() == pytest.approx(expected.loss, rel=1e-6, abs=1e-6)
+    assert found.masked == pytest.approx(expected.masked, abs=1e-6)
+    assert (keep & response).tolist() == expected.keep.tolist()
+    assert divergence[response].tolist() == pytest.approx(expected.divergence[case[3]].tolist(), rel=1e-6, abs=1e-6)
+    assert policy.grad.flatten().tolist() == pytest.approx(expected.gradient.flatten().tolist(), rel=1e-6, abs=1e-9)
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_loss_and_mask_agree_with_the_reference(seed):
-    policy, rollout, advantages, mask = case(seed)
-    loss, masked = reference(policy, rollout, advantages, mask)
-    found = dppo_loss(*map(torch.from_numpy, (policy, rollout, advantages, mask)), threshold=THRESHOLD)
-    assert found.loss.item() == pytest.approx(loss, abs=1e-9)
-    assert found.masked == pytest.approx(masked, abs=1e-6)
+@pytest.mark.parametrize("kind", ["tv", "kl"])
+def test_the_cases_do_mask(kind):
+    assert sum(reference(*random_case(seed), THRESHOLD, kind).masked > 0 for seed in range(20)) >= 15
 
 
-def test_the_cases_do_mask():
-    assert sum(reference(*case(seed))[1] > 0 for seed in range(20)) >= 15
+@pytest.mark.parametrize("name", [name for name in CASES if not name.startswith("ratio overflows, kept")])
+def test_in_float32_nothing_is_lost_but_digits(name):
+    policy, rollout, advantages, response = (
+        tensor.float() if tensor.is_floating_point() else tensor for tensor in tensors(CASES[name])
+    )
+    # the reference gets what the learner gets: log-probabilities that were rounded
+    rounded = [array.double().numpy() for array in (policy, rollout, advantages)]
+    expected = reference(*rounded, response.numpy(), THRESHOLD)
+    found = dppo_loss(policy, rollout, advantages, response, THRESHOLD)
+    assert found.loss.item() == pytest.approx(expected.loss, rel=1e-4, abs=1e-4)
+    assert found.masked == pytest.approx(expected.masked, abs=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["tv", "kl"])
+@pytest.mark.parametrize("seed", range(5))
+def test_gradient_by_finite_differences(seed, kind):
+    policy, rollout, advantages, response = random_case(seed, rows=2, columns=6)
+    # a difference across the region's edge would measure the jump there
+    away = np.abs(reference(policy, rollout, advantages, response, THRESHOLD, kind).divergence - THRESHOLD) > 1e-3
+    response &= away & (np.abs(policy - rollout) > 1e-3)
+    policy, rollout, advantages, response = tensors((policy, rollout, advantages, response))
+    policy.requires_grad_()
+    loss = partial(dppo_loss, rollout_logprobs=rollout, advantages=advantages, response_mask=response)
+    assert torch.autograd.gradcheck(
+        lambda values: loss(values, threshold=THRESHOLD, divergence=kind).loss, (policy,), eps=1e-6, atol=1e-7
+    )
+
+
+def test_gradient_of_weights_by_finite_differences():
+    """From the loss through the log-probabilities to the weights of a head."""
+    source = torch.Generator().manual_seed(0)
+    hidden, weight = (torch.randn(shape, generator=source, dtype=torch.double) for shape in ((6, 4), (5, 4)))
+    tokens = torch.randint(5, (6,), generator=source)
+    rollout = (hidden @ weight.mT).log_softmax(-1)[torch.arange(6), tokens] + 0.05
+    advantages = torch.tensor([1.0, -1.0, 0.5, -0.5, 1.0, 0.0], dtype=torch.double)
+    weight = (weight + 0.3 * torch.randn(weight.shape, generator=source, dtype=torch.double)).requires_grad_()
+
+    def loss(values):
+        logprobs = (hidden @ values.mT).log_softmax(-1)[torch.arange(6), tokens]
+        return dppo_loss(logprobs, rollout, advantages, torch.ones(6, dtype=torch.bool), THRESHOLD).loss
+
+    assert torch.autograd.gradcheck(loss, (weight,), eps=1e-6, atol=1e-7)
 
 
 def test_only_updates_that_leave_the_region_are_masked():
@@ -57,15 +90,6 @@ def test_only_updates_that_leave_the_region_are_masked():
     keep, divergence = trust_region_mask(policy, rollout, advantages, THRESHOLD)
     assert keep.tolist() == [False, True, True, False, True]
     assert divergence.tolist() == pytest.approx([0.2, 0.2, 0.2, 0.2, 0.05], abs=1e-6)
-
-
-def test_gradient_by_finite_differences():
-    policy, rollout, advantages, mask = (torch.from_numpy(array) for array in case(3, rows=2, columns=4))
-    policy.requires_grad_()
-    # away from the region's edge the loss is smooth
-    assert torch.autograd.gradcheck(
-        lambda values: dppo_loss(values, rollout, advantages, mask, THRESHOLD).loss, (policy,), eps=1e-7, atol=1e-5
-    )
 
 
 def test_masked_tokens_have_no_gradient():
@@ -87,7 +111,7 @@ def test_on_the_first_pass_the_loss_is_the_policy_gradient():
 
 
 def test_micro_batches_add_up_to_the_batch():
-    policy, rollout, advantages, mask = (torch.from_numpy(array) for array in case(11))
+    policy, rollout, advantages, mask = tensors(random_case(11))
     whole = dppo_loss(policy, rollout, advantages, mask, THRESHOLD).loss
     tokens = int(mask.sum())
     parts = sum(

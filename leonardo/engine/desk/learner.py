@@ -4,10 +4,13 @@
 3. Leave out infrastructure failures, drop groups too small and groups without variance; sample again if few are left.
 4. Advantages: reward minus the group's mean.           5. DPPO: ratio to the rollout policy, masked trust region.
 6. Hand the weights over to the rollout policy.         7. Record the step, and repeat.
+
+Nothing draws from a global random stream: every draw is a function of the run's seed, the step, and what is drawn.
 """
 
 import copy
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,20 +18,21 @@ from random import Random
 
 from accelerate import Accelerator
 
-from leonardo.engine.desk.config import LearnerConfig, settings_of
+from leonardo.engine.desk.checkpoints import read_checkpoint, write_checkpoint
+from leonardo.engine.desk.config import LearnerConfig
 from leonardo.engine.desk.policy import load_policy, save_policy
+from leonardo.engine.desk.rundescription import begin_run, description
 from leonardo.engine.desk.sampler import Sampler
 from leonardo.engine.desk.summary import summarize
 from leonardo.engine.desk.update import Learner, digest_of_weights
-from leonardo.errors import InputError, LeonardoError
+from leonardo.errors import InputError, LeonardoError, NotFiniteError
 from leonardo.evaluation.evaluate import attempt_seed
-from leonardo.files import write_json
-from leonardo.gates.steps import StepRecord, append_record
+from leonardo.gates.steps import StepRecord, append_record, keep_records
 from leonardo.rollout.episodes import Rollout, run_rollouts
 from leonardo.rollout.sandboxes import MakeBackend
 from leonardo.tasks.task import Task
 
-STEPS_FILE, CONFIG_FILE, POLICY_FOLDER = "steps.jsonl", "config.json", "policy"
+STEPS_FILE, POLICY_FOLDER, CHECKPOINT_FOLDER = "steps.jsonl", "policy", "checkpoints"
 _LEAST_VALID = 2
 
 
@@ -39,7 +43,10 @@ def train(
     run_folder: Path,
     seed: int,
     make_backend: MakeBackend,
-    on_step: Callable[[StepRecord], None] = lambda record: None,
+    on_step: Callable[[StepRecord], object] = lambda record: None,
+    *,
+    resume: bool = False,
+    say: Callable[[str], None] = lambda line: None,
 ) -> Path:
     """Improve a policy by DPPO.
 
@@ -47,36 +54,50 @@ def train(
         config: of the learner.
         policy_folder: the Hugging Face folder to begin with.
         tasks: training tasks, prepared.
-        run_folder: gets ``config.json``, a line a step in ``steps.jsonl``, and the trained policy in ``policy/``.
+        run_folder: gets ``config.json``, a line a step in ``steps.jsonl``, ``checkpoints/`` to resume from, and the
+            trained policy in ``policy/``.
         seed: of the order of tasks and of all sampling.
         make_backend: gives a sandbox for a task.
-        on_step: called with each record once it is written.
+        on_step: called with each record once it is written; where it returns True the run ends after that step.
+        resume: go on with the run in ``run_folder`` after its last whole checkpoint, from the start where it has none;
+            the end is the same, bit for bit, as that of a run which was never interrupted.
+        say: gets a line where a run is resumed and where a checkpoint is damaged.
 
     Returns:
         The trained policy's Hugging Face folder.
+
+    Raises:
+        InputError: no tasks; a run is there and ``resume`` is not asked for; or it is another run.
+        NotFiniteError: a loss, gradient or weight is not finite. No checkpoint is written of it or after it.
     """
     if not tasks:
         raise InputError("no tasks to train on", "Give at least one")
-    if (run_folder / STEPS_FILE).exists():
-        raise InputError(f"{run_folder} holds a run already", "Name another run folder")
-    write_json(
-        run_folder / CONFIG_FILE,
-        {"learner": settings_of(config), "seed": seed, "policy": str(policy_folder), "tasks": [t.id for t in tasks]},
-    )
+    records, checkpoints = run_folder / STEPS_FILE, run_folder / CHECKPOINT_FOLDER
     loaded = load_policy(policy_folder)
+    base = digest_of_weights(loaded.model.state_dict())
+    begin_run(run_folder, description(config, policy_folder, base, tasks, seed), resume=resume)
+    done, state = (read_checkpoint(checkpoints, say) if resume else None) or (0, None)
+    keep_records(records, done)
     accelerator = Accelerator()
-    sampler = Sampler(copy.deepcopy(loaded.model), loaded.tokenizer, accelerator.device)
     learner = Learner(config, loaded.model, accelerator)
-    order = _TaskOrder(tasks, seed)
-    for step in range(1, config.steps + 1):
+    order = TaskOrder(tasks, seed)
+    if state is not None:
+        learner.take_state(state["learner"])
+        order.take(state["tasks_taken"])
+        say(f"resumed after step {done} of {config.steps}")
+    sampler = Sampler(copy.deepcopy(learner.model), loaded.tokenizer, accelerator.device)
+    make_backend = config.faults.sandboxes(make_backend, seed)
+    for step in range(done + 1, config.steps + 1):
         record = run_step(step, config, learner, sampler, order, seed, make_backend)
-        append_record(run_folder / STEPS_FILE, record)
+        append_record(records, record)
         if record.non_finite:
-            raise LeonardoError(
-                f"step {step}: not finite: {', '.join(record.non_finite[:5])}",
-                f"The weights of the step before are in force; see {run_folder / STEPS_FILE}",
+            raise NotFiniteError(
+                step, record.non_finite, f"The weights of the step before are in force; see {run_folder / STEPS_FILE}"
             )
-        on_step(record)
+        if config.checkpoint_every and (step % config.checkpoint_every == 0 or step == config.steps):
+            write_checkpoint(checkpoints, step, {"learner": learner.state(), "tasks_taken": order.taken})
+        if on_step(record) is True:
+            break
     return save_policy(run_folder / POLICY_FOLDER, learner.model, loaded.tokenizer)
 
 
@@ -85,22 +106,27 @@ def run_step(
     config: LearnerConfig,
     learner: "Learner",
     sampler: Sampler,
-    order: "_TaskOrder",
+    order: "TaskOrder",
     seed: int,
     make_backend: MakeBackend,
 ) -> StepRecord:
     """One learner step."""
     started = time.perf_counter()
     groups = Groups()
-    for _ in range(config.rounds):
-        chosen = order.take(config.groups)
-        plan = [(task, attempt_seed(seed, f"{step}:{task.id}", n)) for task in chosen for n in range(config.group_size)]
+    attempts: Counter[str] = Counter()  # a task that comes twice in a step is not sampled twice with the same seeds
+    for number in range(config.rounds):
+        plan = []
+        for task in order.take(config.groups):
+            for _ in range(config.group_size):
+                plan.append((task, attempt_seed(seed, f"{step}:{task.id}", attempts[task.id])))
+                attempts[task.id] += 1
         numbers = [len(groups.sampled) + index // config.group_size for index in range(len(plan))]
         rollouts = list(
             run_rollouts(
                 sampler, [task for task, _ in plan], [drawn for _, drawn in plan], make_backend, config.episode, numbers
             )
         )
+        rollouts = config.faults.shuffle(rollouts, f"{seed}:{step}:{number}")
         groups.add([rollouts[at : at + config.group_size] for at in range(0, len(rollouts), config.group_size)])
         if len(groups.kept) >= config.wanted_groups:
             break
@@ -120,7 +146,7 @@ def run_step(
         "hand_over": now - updated,
         "step": now - started,
     }
-    return summarize(step, groups, update, digest, times)
+    return summarize(step, groups, update, digest, times, config.faults.injected)
 
 
 @dataclass
@@ -152,17 +178,23 @@ class Groups:
                 self.kept.append(valid)
 
 
-class _TaskOrder:
-    """Tasks in random order, all of them before any comes again."""
+class TaskOrder:
+    """Tasks in random order, all of them before any comes again.
+
+    Attributes:
+        taken: how many were; with tasks and seed it is the whole state, for that many taken at once lead to it.
+    """
 
     def __init__(self, tasks: Sequence[Task], seed: int) -> None:
         self._tasks = tasks
         self._random = Random(f"{seed} tasks")
         self._queue: list[Task] = []
+        self.taken = 0
 
     def take(self, count: int) -> list[Task]:
         """The next ``count`` tasks."""
         while len(self._queue) < count:
             self._queue += self._random.sample(self._tasks, len(self._tasks))
         taken, self._queue = self._queue[:count], self._queue[count:]
+        self.taken += count
         return taken

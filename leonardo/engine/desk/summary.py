@@ -15,9 +15,14 @@ if TYPE_CHECKING:
 
 
 def summarize(
-    step: int, groups: "Groups", update: UpdateStatistics, digest: str, times: Mapping[str, float]
+    step: int,
+    groups: "Groups",
+    update: UpdateStatistics,
+    digest: str,
+    times: Mapping[str, float],
+    injected: Sequence[str],
 ) -> StepRecord:
-    """The record of a step; ``times`` in seconds by phase."""
+    """The record of a step; ``times`` in seconds by phase, ``injected`` the faults that are on."""
     rollouts = [rollout for group in groups.sampled for rollout in group]
     whole = [rollout for rollout in rollouts if rollout.failure is None]
     turns = [turn for rollout in rollouts for turn in rollout.turns]
@@ -64,6 +69,7 @@ def summarize(
         step_limit_share=_mean([rollout.finish is Finish.STEP_LIMIT for rollout in whole]),
         weights_digest=digest,
         weights_agree=True,  # the learner compares the digests of both, and stops where they differ
+        injected=injected,
         learning_rate=update.learning_rate,
         times={name: round(seconds, 4) for name, seconds in times.items()},
         sandbox={

@@ -5,6 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -91,6 +92,15 @@ class Learner:
         """The weights as they are now, for the rollout policy to copy."""
         return self.model.state_dict()
 
+    def state(self) -> dict[str, Any]:
+        """Weights and the optimizer's state, to go on from."""
+        return {"weights": self.weights(), "optimizer": self._optimizer.state_dict()}
+
+    def take_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from what :meth:`state` gave."""
+        self.model.load_state_dict(state["weights"])
+        self._optimizer.load_state_dict(state["optimizer"])
+
     def update(self, groups: Sequence[Sequence[Rollout]], step: int) -> UpdateStatistics:
         """Train on the kept groups: ``passes`` times over, each in ``minibatches`` optimizer steps.
 
@@ -114,7 +124,7 @@ class Learner:
             parts = min(config.minibatches, len(samples))
             for part in range(parts):
                 first = number == 0 and part == 0
-                if not self._optimizer_step(shuffled[part::parts], statistics, first):
+                if not self._optimizer_step(shuffled[part::parts], statistics, step, first):
                     self._restore(before)
                     return statistics
         statistics.non_finite += [
@@ -134,7 +144,7 @@ class Learner:
         for name, weight in self.model.named_parameters():
             weight.copy_(weights[name])
 
-    def _optimizer_step(self, samples: Sequence[_Sample], statistics: UpdateStatistics, first: bool) -> bool:
+    def _optimizer_step(self, samples: Sequence[_Sample], statistics: UpdateStatistics, step: int, first: bool) -> bool:
         """One update over ``samples``; False, and no update, where something is not finite."""
         total = sum(sample.rollout.response_tokens for sample in samples)
         # like lengths together, so that little is padding
@@ -142,7 +152,8 @@ class Learner:
         size = self.config.micro_batch
         for at in range(0, len(ordered), size):
             self._backward(ordered[at : at + size], total, statistics, first)
-        norm = self._accelerator.clip_grad_norm_(self._model.parameters(), self.config.gradient_limit)
+        self.config.faults.spoil_gradient(self.model, step)
+        # before the limit: it would spread one tensor's NaN over all
         bad = [
             f"{name} (gradient)"
             for name, weight in self.model.named_parameters()
@@ -154,6 +165,7 @@ class Learner:
             statistics.non_finite += bad
             self._optimizer.zero_grad()
             return False
+        norm = self._accelerator.clip_grad_norm_(self._model.parameters(), self.config.gradient_limit)
         statistics.gradient_norms.append(float(norm))
         self._optimizer.step()
         self._optimizer.zero_grad()
@@ -177,7 +189,8 @@ class Learner:
         with self._accelerator.autocast():
             logprobs = response_logprobs(self.model, batch)
         everything = torch.ones_like(logprobs, dtype=torch.bool)
-        region = dppo_loss(logprobs, chosen, advantages, everything, self.config.threshold, tokens=total)
+        config = self.config
+        region = dppo_loss(logprobs, chosen, advantages, everything, config.threshold, total, config.divergence)
         self._accelerator.backward(region.loss)
         statistics.add(region, logprobs.numel(), logprobs.numel() / total, first)
 
