@@ -69,6 +69,13 @@ class FailureClass(StrEnum):
         "a sandbox could not be started or prepared, ended by itself, or differs after a reset",
         "run again; the attempt is excluded",
     )
+    ENDPOINT = (
+        "endpoint",
+        FailureFamily.INFRASTRUCTURE,
+        "the policy's server failed",
+        "it was not reached, timed out, was overloaded or gave no answer that can be read, after all retries",
+        "look at the server; the same command makes up for the attempts that were lost",
+    )
     SET_UP = (
         "set-up",
         FailureFamily.ENVIRONMENT,

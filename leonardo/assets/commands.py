@@ -63,7 +63,7 @@ def build(
 
     console = Console()
     tasks = selection.select(
-        read_tasks(rows), first=first, ids=_words(ids), ids_file=ids_file, sample=sample, shard=shard
+        read_tasks(rows), first=first, ids=selection.words(ids), ids_file=ids_file, sample=sample, shard=shard
     )
     if not tasks:
         raise InputError(f"{rows}: the selection leaves no row", "Select others")
@@ -139,11 +139,11 @@ def bundle(
     """Write what built rows need as one verified archive, for where there is no network."""
     from leonardo.assets.bundle import write_bundle
     from leonardo.assets.progress import ConsoleProgress
-    from leonardo.assets.selection import select
+    from leonardo.assets.selection import select, words
     from leonardo.tasks.rows import read_tasks
 
     console = Console()
-    tasks = select(read_tasks(rows), first=first, ids=_words(ids), ids_file=ids_file, sample=sample)
+    tasks = select(read_tasks(rows), first=first, ids=words(ids), ids_file=ids_file, sample=sample)
     with _opened(site, driver) as (store, _), ConsoleProgress(console) as progress:
         entries = [entry for task in tasks if (entry := store.entry(task)) is not None]
         members = write_bundle(store, entries, target, progress)
@@ -275,7 +275,3 @@ def _sentence(figures: dict[str, Any]) -> str:
 
 def _megabytes(size: int) -> str:
     return f"{size / 1e6:,.1f} MB"
-
-
-def _words(text: str) -> list[str]:
-    return [word.strip() for word in text.split(",") if word.strip()]

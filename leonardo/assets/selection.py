@@ -48,6 +48,11 @@ def select(
     return list(tasks)
 
 
+def words(text: str) -> list[str]:
+    """The words of ``text``, which has commas between."""
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
 def parse_shard(text: str) -> tuple[int, int]:
     """``k/n`` as two numbers. Raises InputError."""
     match = re.fullmatch(r"(\d+)/(\d+)", text)

@@ -31,7 +31,7 @@ def to_atif(rollout: Rollout, model: str = "") -> dict[str, Any]:
         "steps": steps,
         "final_metrics": {
             "total_prompt_tokens": sum(turn.prompt_tokens for turn in rollout.turns),
-            "total_completion_tokens": rollout.response_tokens,
+            "total_completion_tokens": sum(turn.completion_tokens for turn in rollout.turns),
             "total_steps": len(steps),
         },
         "extra": {
@@ -57,7 +57,7 @@ def _agent_step(turn: Turn, number: int) -> dict[str, Any]:
         "message": turn.text,
         "metrics": {
             "prompt_tokens": turn.prompt_tokens,
-            "completion_tokens": len(turn.tokens),
+            "completion_tokens": turn.completion_tokens,
             "completion_token_ids": list(turn.tokens),
             "logprobs": list(turn.logprobs),
         },

@@ -98,7 +98,10 @@ class EpisodeSettings:
 
 @dataclass(frozen=True)
 class Turn:
-    """One turn: what was said, the command if there was a valid one, and what came of it."""
+    """One turn: what was said, the command if there was a valid one, and what came of it.
+
+    ``counted_tokens`` is how many tokens a server says that it generated, where the tokens themselves are not known.
+    """
 
     text: str
     command: str | None
@@ -108,6 +111,12 @@ class Turn:
     prompt_tokens: int
     tokens: tuple[int, ...]
     logprobs: tuple[float, ...]
+    counted_tokens: int | None = None
+
+    @property
+    def completion_tokens(self) -> int:
+        """How many tokens the policy chose."""
+        return len(self.tokens) if self.counted_tokens is None else self.counted_tokens
 
 
 @dataclass(frozen=True)

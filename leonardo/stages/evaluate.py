@@ -1,5 +1,7 @@
 """``leonardo evaluate ...``: measure, import, compare, plan."""
 
+import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -7,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from leonardo.assets.commands import DriverName, First, Ids, IdsFile, Sample, Site
 from leonardo.assets.progress import say
 from leonardo.errors import InputError
 
@@ -67,6 +70,72 @@ def compare_command(
     say(console, f"written: {out / 'evaluate.json'}")
     say(console, f"{'ok' if ok else 'NOT OK'}: {_sentence(comparison, ok)}")
     raise typer.Exit(0 if ok else 1)
+
+
+@evaluate_app.command("run")
+def run_command(
+    tasks: Annotated[Path, typer.Option(help="Rows: a JSONL or Parquet file or a folder.")],
+    endpoint: Annotated[str, typer.Option(help="An OpenAI-compatible server, such as http://127.0.0.1:8000/v1.")],
+    model: Annotated[str, typer.Option(help="The name under which it serves the policy.")],
+    name: Annotated[str, typer.Option(help="The model's name in the record; --model if not given.")] = "",
+    record: Annotated[Path | None, typer.Option(help="The record to write; <out>/evaluation-<name>.json.")] = None,
+    first: First = None,
+    ids: Ids = "",
+    ids_file: IdsFile = None,
+    sample: Sample = None,
+    attempts: Annotated[int, typer.Option(min=1, help="Attempts a task.")] = 1,
+    concurrency: Annotated[int, typer.Option(min=1, help="Attempts at a time.")] = 8,
+    bounds: Annotated[str, typer.Option(help="Bounds of an episode: reference or desk.")] = "reference",
+    turns: Annotated[int | None, typer.Option(min=1, help="Turns of an episode, where the bounds' do not fit.")] = None,
+    turn_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens of a turn.")] = None,
+    context_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens of a conversation.")] = None,
+    temperature: Annotated[float, typer.Option(min=0, help="Of sampling.")] = 1.0,
+    top_p: Annotated[float, typer.Option(min=0, max=1, help="Share of the distribution that is sampled from.")] = 1.0,
+    calls: Annotated[str, typer.Option(help="Who reads tool calls: native (the server), or text (we do).")] = "native",
+    family: Annotated[str, typer.Option(help="Family of the model: how it writes calls that we read.")] = "qwen3.5",
+    key_variable: Annotated[str, typer.Option(help="Variable that holds the server's key.")] = "OPENAI_API_KEY",
+    call_timeout: Annotated[float, typer.Option(min=1, help="Seconds of one call.")] = 600.0,
+    retries: Annotated[int, typer.Option(min=0, help="After a call that failed for a while only.")] = 6,
+    seed: Annotated[int, typer.Option(min=0, help="Decides the attempts' own seeds.")] = 20_000,
+    jobs: Annotated[int, typer.Option(min=1, help="Set-ups at once.")] = 2,
+    site: Site = "desk",
+    driver: DriverName = "auto",
+    out: Out = Path("out"),
+) -> None:
+    """A policy behind chat completions, in our sandboxes and harness; writes a record. After a kill it goes on."""
+    from leonardo.assets.selection import select, words
+    from leonardo.evaluation.chat import Endpoint
+    from leonardo.evaluation.verdict import interval_points, percent
+    from leonardo.rollout.families import load_family
+    from leonardo.stages.endpoint import BOUNDS, EndpointRun, evaluate_endpoint
+    from leonardo.tasks.rows import read_tasks
+
+    if bounds not in BOUNDS or calls not in ("native", "text"):
+        raise InputError(f"--bounds {bounds} --calls {calls}", f"Bounds: {', '.join(BOUNDS)}; calls: native, text")
+    chosen = select(read_tasks(tasks), first=first, ids=words(ids), ids_file=ids_file, sample=sample)
+    changed = {"steps": turns, "turn_tokens": turn_tokens, "context_tokens": context_tokens}
+    run = EndpointRun(
+        endpoint=Endpoint(endpoint, model, os.environ.get(key_variable, ""), calls, call_timeout, retries),
+        settings=replace(BOUNDS[bounds], **{key: value for key, value in changed.items() if value is not None}),
+        tool_format=load_family(family).tool_format,
+        record=record or out / f"evaluation-{(name or model).replace('/', '-')}.json",
+        name=name or model,
+        temperature=temperature,
+        top_p=top_p,
+        attempts=attempts,
+        concurrency=concurrency,
+        seed=seed,
+    )
+    console = Console()
+    made = evaluate_endpoint(run, chosen, site=site, driver_name=driver, jobs=jobs, console=console)
+    classes = ", ".join(f"{count} {word}" for word, count in sorted(made.failures_by_class.items())) or "none"
+    say(console, f"attempts without a verdict, which are in no rate: {made.infrastructure_failures} ({classes})")
+    interval = interval_points(made.pass_rate_ci).replace("+", "")
+    say(
+        console,
+        f"{made.model}: {percent(made.pass_rate)} of {len(made.tasks)} tasks, {interval}; written: {run.record}",
+    )
+    raise typer.Exit(0 if made.pass_rate is not None else 3)
 
 
 @evaluate_app.command("seeds")
