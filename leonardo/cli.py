@@ -137,6 +137,7 @@ def stage(
     policy: Annotated[
         Path | None, typer.Option(help="Start from this desk policy (a Hugging Face folder), not from a warm start.")
     ] = None,
+    model: Annotated[str, typer.Option(help="A model of launch/models in place of the stage's; or a .yaml file.")] = "",
 ) -> None:
     """Train for a few steps and hold the records to the stage's criteria."""
     _stay_local()
@@ -160,6 +161,7 @@ def stage(
         console=console,
         place=UpstreamPlace(upstream, upstream_python),
         policy=policy,
+        model_name=model,
     )
     typer.echo(f"report: {render_report(outcome.run_folder, f'{title}, {engine} engine, seed {seed}')}")
     typer.echo(f"{'ok' if outcome.ok else 'NOT OK'}: {outcome.sentence}")

@@ -37,6 +37,8 @@ class StepRecord(BaseModel):
         injected: faults injected on purpose, as ``name=value``; a record that has one is a control run's.
         times: seconds, by phase; ``sandbox`` is the sandboxes' part of ``rollout``, summed over episodes.
         sandbox: milliseconds, [p50, p95].
+        memory: GB that the learner had allocated on its GPU: ``held`` before the update, at most during ``update``, and
+            during the ``hand_over`` of weights before it. Empty where there is no GPU.
     """
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -80,6 +82,7 @@ class StepRecord(BaseModel):
     learning_rate: float | None
     times: Mapping[str, float]
     sandbox: Mapping[str, Sequence[float]]
+    memory: Mapping[str, float] = {}
 
 
 def append_record(path: Path, record: StepRecord) -> None:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from leonardo.hooks.failures import RUN, number, recording
+from leonardo.hooks.memory import peak
 from leonardo.hooks.versions import end_weight_update
 
 if TYPE_CHECKING:
@@ -68,10 +69,12 @@ class Transfers:
     Attributes:
         count: how many there were.
         changed: whether the weights have changed since the last.
+        memory: bytes that the learner's process had allocated on its GPU at most during the last.
     """
 
     count: int = 0
     changed: bool = False
+    memory: int = 0
 
 
 @cache
@@ -104,11 +107,13 @@ def fingerprinted(broadcast: Callable[..., Any]) -> Callable[..., Any]:
     def broadcasting(
         model: Any, vllm_engines: Any, model_update_group: Any, name_mapper: Any = None, **options: Any
     ) -> Any:
-        references = broadcast(model, vllm_engines, model_update_group, name_mapper=name_mapper, **options)
+        with peak() as memory:
+            references = broadcast(model, vllm_engines, model_update_group, name_mapper=name_mapper, **options)
         if not recording():
             return references
         transfers().count += 1
         transfers().changed = False
+        transfers().memory = memory.highest
         every = number(EVERY, 1)
         if not every or (transfers().count - 1) % every:
             return references

@@ -152,7 +152,14 @@ def fields(step: int, parts: Sequence[Mapping[str, Any]], seconds: float) -> dic
         "update": round(max((update["seconds"] for update in updates), default=0.0), 4),
         "step": round(seconds, 4),
     }
+    record["memory"] = _gigabytes([update.get("memory", {}) for update in updates])
     return {"step": step, "weights_digest": None, "weights_agree": None} | record
+
+
+def _gigabytes(ranks: Sequence[Mapping[str, int]]) -> dict[str, float]:
+    """The largest of the ranks', a phase; nothing where no rank has a GPU."""
+    phases = {name for rank in ranks for name, value in rank.items() if any(rank.values())}
+    return {name: round(max(rank.get(name, 0) for rank in ranks) / 1e9, 3) for name in sorted(phases)}
 
 
 def _of_groups(groups: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

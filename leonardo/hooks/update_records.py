@@ -7,10 +7,12 @@ another rank. Figures stay on the device until the step's end. Nothing is measur
 import math
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from typing import Any
 
 from leonardo.hooks.failures import number, recording
 from leonardo.hooks.fingerprints import transfers
+from leonardo.hooks.memory import peak
 from leonardo.hooks.rollout_records import GROUPS
 
 EVIDENCE = "leonardo"
@@ -61,6 +63,8 @@ class Watch:
 
         self._figures = _of_batch(trainer, batch)
         self._started = time.perf_counter()
+        self._counting = ExitStack()
+        self._memory = self._counting.enter_context(peak())
         self._data, self._engine = data, trainer.model
         device = data.response_masks[0].device
         self._sums = torch.zeros(len(_SUMS), dtype=torch.float64, device=device)
@@ -144,6 +148,7 @@ class Watch:
             kept, total: response tokens that the trust region left, and all that it was asked about.
         """
         self._engine.leonardo_watch = None
+        self._counting.close()
         sums, highest, bad = self._sums.tolist(), self._highest.tolist(), self._bad.tolist()
         broken = [name for name, is_bad in zip(_CHECKED, bad, strict=True) if is_bad]
         if not self._gradient or not all(math.isfinite(norm) for norm in self.norms):
@@ -159,6 +164,11 @@ class Watch:
             "asked": float(total),
             "non_finite": broken,
             "seconds": time.perf_counter() - self._started,
+            "memory": {
+                "held": self._memory.held,
+                "update": self._memory.highest,
+                "hand_over": transfers().memory,
+            },
             **{name: sum(change[name] for change in self.changes) for name in ("squared", "moved", "scalars")},
         }
         return {EVIDENCE: self._figures}

@@ -10,6 +10,7 @@ from leonardo.engine.desk.config import LearnerConfig, WarmStartConfig
 from leonardo.errors import InputError
 from leonardo.gates.criteria import Criterion
 from leonardo.rollout.episodes import EpisodeSettings
+from leonardo.rollout.families import REFERENCE, load_family
 from leonardo.settings import Settings, find_settings, read_settings
 from leonardo.stages.recipe import Corpus
 
@@ -41,6 +42,18 @@ class Stage(Settings):
     start_within: float = 600.0
     stall_after: float = 300.0
     criteria: tuple[Criterion, ...]
+
+    def with_model(self, model: "Model") -> "Stage":
+        """This stage with what ``model`` replaces in it."""
+        own = {criterion.figure: criterion for criterion in model.criteria}
+        return self.model_copy(
+            update={
+                "model": model.name,
+                "episode": self.episode | model.episode,
+                "warm_start": self.warm_start | model.warm_start,
+                "criteria": tuple(own.get(criterion.figure, criterion) for criterion in self.criteria),
+            }
+        )
 
     def corpus_sizes(self) -> Corpus:
         """The corpus."""
@@ -74,16 +87,24 @@ class Model(Settings):
 
     Attributes:
         name: of the model.
-        start: ``desk`` for the warm-started desk policy.
+        start: ``desk`` for a policy made from nothing; else a pretrained model, as a folder or a name of the hub.
+        family: of ``launch/families``, whose chat template and marks of a turn a pretrained model gets.
         tool_parser: name of the parser; ``parsers`` holds its entry where upstream has none.
+        episode: bounds of an episode in tokens of this model's tokenizer; they replace the stage's.
+        warm_start: settings of its warm start; they replace the stage's.
         upstream: flags of upstream's trainer that belong to the model.
+        criteria: in the place of the stage's for the same figures.
     """
 
     name: str
     start: str
+    family: str = REFERENCE
     tool_parser: str
     parsers: dict[str, ToolParser] = {}
+    episode: dict[str, int | float] = {}
+    warm_start: dict[str, Any] = {}
     upstream: dict[str, Any] = {}
+    criteria: tuple[Criterion, ...] = ()
 
 
 def load_stage(name: str | Path) -> Stage:
@@ -96,7 +117,9 @@ def load_stage(name: str | Path) -> Stage:
 
 def load_model(name: str | Path) -> Model:
     """Read a model: a name in ``launch/models`` or a path. Raises InputError that names file and setting."""
-    return read_settings(find_settings(name, "models"), Model)
+    model = read_settings(find_settings(name, "models"), Model)
+    load_family(model.family)
+    return model
 
 
 Parts = TypeVar("Parts", Corpus, EpisodeSettings, LearnerConfig, WarmStartConfig)

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from accelerate import PartialState
 from pydantic import BaseModel
 from rich.console import Console
 
@@ -28,6 +29,7 @@ from leonardo.evaluation.harness import EVALUATION_SEED, evaluation_pins, harnes
 from leonardo.files import digest_of, machine
 from leonardo.rollout.atif import to_atif
 from leonardo.rollout.episodes import EpisodeSettings, run_rollouts
+from leonardo.rollout.families import Family
 from leonardo.rollout.sandboxes import MakeBackend, TaskSandboxes
 from leonardo.sandbox.drivers import Choice, choose
 from leonardo.sandbox.pool import PoolSettings, SandboxPool
@@ -107,8 +109,10 @@ class Recipe:
             yield sandboxes
         sandboxes.write_metrics(self.folder / f"sandboxes-{part}.json")
 
-    def warm_start(self, title: str, config: WarmStartConfig) -> Path:
-        """The base policy's Hugging Face folder; made once."""
+    def warm_start(
+        self, title: str, config: WarmStartConfig, family: Family | None = None, pretrained: Path | None = None
+    ) -> Path:
+        """The base policy's Hugging Face folder, from nothing or from the folder ``pretrained``; made once."""
         with self.phase(title) as bar, self.sandboxes("warm-start", config.episode) as make_backend:
             bar.start(config.steps, f"{title} on demonstrations")
             return make_warm_start(
@@ -119,13 +123,15 @@ class Recipe:
                 self.site.cache / "desk",
                 self.seed,
                 lambda done, total, note: bar.advance(),
+                family,
+                pretrained,
             )
 
     def evaluate(
         self, title: str, policy: Path, name: str, attempts: int, settings: EpisodeSettings
     ) -> EvaluationRecord:
         """Attempt the held-out tasks with a policy; writes ``evaluation-<name>.json`` and the trajectories."""
-        sampler = Sampler.load(policy)
+        sampler = Sampler.load(policy, PartialState().device)
         with self.phase(title) as bar, self.sandboxes(f"evaluation-{name}", settings) as make_backend:
             bar.start(len(self.held_out) * attempts, title)
             roll: Callable[..., Any] = partial(run_rollouts, sampler, make_backend=make_backend, settings=settings)

@@ -27,7 +27,9 @@ from leonardo.gates.criteria import Finding, apply
 from leonardo.gates.signal import signal_figures
 from leonardo.gates.steps import StepRecord, read_records
 from leonardo.hooks.sandbox import SCHEME, SITE_VARIABLE
+from leonardo.hooks.sources import find
 from leonardo.overlay.stack import read_stack
+from leonardo.rollout.families import load_family
 from leonardo.site import CACHE_VARIABLE, Site, load_site
 from leonardo.stages.definition import Model, Stage, load_model, load_stage
 from leonardo.stages.demo import line_of
@@ -37,7 +39,7 @@ Engine = Literal["desk", "upstream"]
 
 LIMITS = {
     "desk": "Anything about the cluster engine: the desk engine is one process without Ray, vLLM or DeepSpeed.",
-    "upstream": "Anything about speed or memory on the cluster: this policy has half a million parameters.",
+    "upstream": "Anything about speed or memory of the reference models on the cluster: this policy is small.",
 }
 
 
@@ -73,19 +75,21 @@ def run_stage(
     console: Console,
     place: UpstreamPlace,
     policy: Path | None = None,
+    model_name: str = "",
 ) -> StageOutcome:
     """Run a stage and write ``out_path``, an entry of the ledger, and a run folder below ``runs``.
 
-    It starts from ``policy`` where one is given, a desk policy's folder, else from a warm start.
+    It starts from ``policy`` where one is given, a desk policy's folder, else from a warm start. ``model_name`` takes
+    the place of the stage's model.
 
     Raises InputError, InfrastructureError where it cannot be run here.
     """
     started = time.monotonic()
     stage = load_stage(name)
-    model = load_model(stage.model)
+    model = load_model(model_name or stage.model)
+    stage = stage.with_model(model)
     settings = load_site(site)
-    if model.start != "desk":
-        raise InputError(f"model {model.name} starts from {model.start}", "Only the desk policy can be trained here")
+    start = None if policy else _pretrained(model, settings)
     upstream_run = _upstream_run(stage, model, settings, place)
     if engine == "upstream":
         require_runnable(upstream_run)
@@ -97,10 +101,11 @@ def run_stage(
         run_folder.mkdir(parents=True)
         recipe = Recipe(stage.corpus_sizes(), seed, settings, choice, run_folder, console)
         recipe.prepare("prepare")
-        base = policy or recipe.warm_start("warm start", stage.warm_start_config())
+        base = policy or recipe.warm_start("warm start", stage.warm_start_config(), load_family(model.family), start)
         episode = stage.episode_settings()
         evaluate = partial(recipe.evaluate, attempts=stage.attempts, settings=episode)
         base_record = evaluate("evaluate the base policy", base, "base") if stage.attempts else None
+        torch.cuda.empty_cache()  # what the evaluation held is the trainer's now
         with recipe.phase(f"train with the {engine} engine") as bar:
             bar.start(_updates(stage, engine), f"DPPO, {engine} engine")
 
@@ -165,6 +170,17 @@ def _why_not(stage: Stage, findings: list[Finding], outcome: TrainingOutcome) ->
     failed = [finding.sentence for finding in findings if not finding.ok]
     reason = f" The trainer: {outcome.reason}." if outcome.reason else ""
     return f"{stage.name} fails: {'; '.join(failed)}.{reason}"
+
+
+def _pretrained(model: Model, site: Site) -> Path | None:
+    """What the model starts from: it lies in the site's cache, below ``models``, or where its name says."""
+    if model.start == "desk":
+        return None
+    kept = site.cache / "models" / Path(model.start).name
+    folder = kept if kept.is_dir() else find(model.start)
+    if folder is None:
+        raise InputError(f"{model.start} is not on this machine", f"Fetch it: hf download {model.start}")
+    return folder
 
 
 def _updates(stage: Stage, engine: Engine) -> int:

@@ -37,6 +37,9 @@ BASE = PROJECT / "build" / "gpu-kit" / "base.tar"
 _SET_CHILD_SUBREAPER = 36  # prctl(2)
 _RESERVE = 25.0  # seconds that are kept for packing up
 _SAMPLES = "timestamp,index,memory.used,utilization.gpu,power.draw"
+_PROCESSES = "timestamp,gpu_bus_id,pid,used_gpu_memory"
+_PRETRAINED = KIT / "cache" / "models" / "SmolLM2-135M-Instruct"
+"""Where ``launch/models/smollm2.yaml`` finds it, by its name."""
 
 
 @dataclass(frozen=True)
@@ -48,19 +51,25 @@ class Step:
     least: float = 10.0
 
 
-def _stage(name: str, where: str, most: float) -> Step:
-    words = ("-m", "leonardo.cli", "stage", name, "--engine", "upstream", "--site", where, "--policy", f"{KIT}/policy")
+def _stage(name: str, where: str, most: float, *start: str) -> Step:
+    words = ("-m", "leonardo.cli", "stage", name, "--engine", "upstream", "--site", where, *start)
     places = ("--upstream", f"{KIT}/tree", "--upstream-python", str(PYTHON), "--out", "out", "--runs", "runs")
     return Step((str(PYTHON), *words, *places), most, 120.0)
 
 
+_DESK = ("--policy", f"{KIT}/policy")
+_SMOLLM2 = ("--model", "smollm2")
+
 STEPS = {
     "check": Step((str(PYTHON), "-m", "tests.gpu.check"), 120.0),
     "sandboxes": Step((str(PYTHON), "-m", "benchmarks.concurrent", "--base", str(BASE), "--out", "out"), 150.0),
-    "smoke": _stage("smoke", "gpu-desk", 400.0),
-    "calibrate": _stage("calibrate", "gpu-desk", 540.0),
-    "smoke-single": _stage("smoke", "gpu-desk-single", 330.0),
-    "calibrate-single": _stage("calibrate", "gpu-desk-single", 540.0),
+    "smoke": _stage("smoke", "gpu-desk", 400.0, *_DESK),
+    "calibrate": _stage("calibrate", "gpu-desk", 540.0, *_DESK),
+    "smoke-single": _stage("smoke", "gpu-desk-single", 330.0, *_DESK),
+    "calibrate-single": _stage("calibrate", "gpu-desk-single", 540.0, *_DESK),
+    "pretrained": Step((str(PYTHON), "-m", "tests.gpu.pretrained", f"{KIT}/pretrained", str(_PRETRAINED)), 90.0),
+    "calibrate-smollm2": _stage("calibrate", "gpu-desk", 540.0, *_SMOLLM2),
+    "calibrate-smollm2-single": _stage("calibrate", "gpu-desk-single", 540.0, *_SMOLLM2),
 }
 
 
@@ -204,12 +213,38 @@ def _variables() -> dict[str, str]:
 
 def _watch(folder: Path, ended: threading.Event) -> None:
     """Sample the GPUs each second, and keep a copy of Ray's logs, which go with the run's scratch folder."""
-    with (folder / "gpus.csv").open("w") as samples:
+    with (folder / "gpus.csv").open("w") as samples, (folder / "gpu-processes.csv").open("w") as processes:
         while not ended.wait(1):
+            phase = _phase(folder)
             samples.write(_output("nvidia-smi", f"--query-gpu={_SAMPLES}", "--format=csv,noheader"))
+            found = _output("nvidia-smi", f"--query-compute-apps={_PROCESSES}", "--format=csv,noheader,nounits")
+            for line in found.splitlines():
+                processes.write(f"{line}, {_name(line.split(', ')[2])}, {phase}\n")
             samples.flush()
+            processes.flush()
             if int(time.monotonic()) % 10 == 0:
                 _copy_ray_logs(folder)
+
+
+def _phase(folder: Path) -> str:
+    """What the stage is at, by the files it has written."""
+    run = next(folder.glob("runs/*-seed*"), folder)
+    if (run / "outcome.json").exists():
+        return "evaluate trained"
+    if (run / "steps.jsonl").exists():
+        return "later steps"
+    if (run / "weights.jsonl").exists():
+        return "first step"
+    if (run / "plan.json").exists():
+        return "start"
+    return "warm start and evaluate base"
+
+
+def _name(pid: str) -> str:
+    with suppress(OSError):
+        words = Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")
+        return " ".join(words)[:60].strip().replace(",", " ")
+    return "?"
 
 
 def _copy_ray_logs(folder: Path) -> None:

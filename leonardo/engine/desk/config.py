@@ -40,10 +40,10 @@ class PolicyShape:
 
 @dataclass(frozen=True)
 class WarmStartConfig:
-    """Supervised training from nothing on demonstrations that are right, partial or wrong.
+    """Supervised training, from nothing or a pretrained model, on demonstrations that are right, partial or wrong.
 
     Attributes:
-        shape: of the policy.
+        shape: of a policy that is made from nothing.
         right, partial: shares of such demonstrations, the rest is wrong. They decide how often the warm-started policy
             succeeds: it imitates all of them alike, and reinforcement learning has to find out which are good.
         demonstrations: a prepared task; each is run in a real sandbox for its observations.
@@ -51,6 +51,7 @@ class WarmStartConfig:
             were never prepared: they need no observation, cost nothing to make and teach copying.
         steps, batch: 32 sequences a step; a step takes 0.15 s.
         matrix_learning_rate: of Muon, for the matrices; it needs a third of AdamW's steps here.
+            0: AdamW trains them too.
         other_learning_rate: of AdamW, for embeddings, norms and scales; twice the former finds copying soonest.
         decay_from: share of the steps after which the rates fall linearly.
         right_only: share of the steps, at the start, that see right demonstrations alone.

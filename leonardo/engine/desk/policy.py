@@ -135,6 +135,18 @@ def load_policy(folder: Path) -> LoadedPolicy:
     return LoadedPolicy(model, AutoTokenizer.from_pretrained(folder))
 
 
+def load_pretrained(folder: Path, family: Family) -> LoadedPolicy:
+    """Read a pretrained model of ``family``, whose template and marks of a turn replace its tokenizer's own.
+
+    Raises InputError: no model folder, or its tokenizer lacks a token of the family.
+    """
+    loaded = load_policy(folder)
+    tokenizer = dress(loaded.tokenizer, family, "brief")
+    for settings in (loaded.model.config, loaded.model.generation_config):
+        settings.eos_token_id, settings.pad_token_id = tokenizer.eos_token_id, tokenizer.pad_token_id
+    return LoadedPolicy(loaded.model, tokenizer)
+
+
 def write_folder(folder: Path, fill: Callable[[Path], None]) -> Path:
     """Have ``fill`` write into a temporary folder beside ``folder`` and rename it: whole or absent."""
     folder.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The warm start: a policy trained from nothing to imitate demonstrations, good and bad alike."""
+"""The warm start: a policy, new or pretrained, is trained to imitate demonstrations, good and bad alike."""
 
 import math
 from collections import deque
@@ -18,7 +18,15 @@ from leonardo.engine.desk.config import WarmStartConfig, settings_of
 from leonardo.engine.desk.demonstrations import Demonstration, first_turns, whole_demonstrations
 from leonardo.engine.desk.dialogue import Dialogue
 from leonardo.engine.desk.muon import Muon
-from leonardo.engine.desk.policy import fill_folder, make_model, make_tokenizer, write_folder
+from leonardo.engine.desk.policy import (
+    LoadedPolicy,
+    fill_folder,
+    load_pretrained,
+    make_model,
+    make_tokenizer,
+    write_folder,
+)
+from leonardo.engine.desk.update import digest_of_weights
 from leonardo.errors import InputError, LeonardoError
 from leonardo.files import digest_of, write_json
 from leonardo.rollout.families import REFERENCE, Family, load_family
@@ -41,6 +49,7 @@ def make_warm_start(
     seed: int,
     progress: Progress = lambda done, total, note: None,
     family: Family | None = None,
+    pretrained: Path | None = None,
 ) -> Path:
     """Train a policy and save it below ``folder``. Made once: the name is the digest of all that decides it.
 
@@ -52,6 +61,7 @@ def make_warm_start(
         folder: where warm starts and demonstrations are kept.
         seed: of the initial weights and the order of the data.
         family: of the policy; the reference's by default.
+        pretrained: folder of a model of that family to start from; a policy of the config's shape is made where None.
 
     Returns:
         A Hugging Face folder.
@@ -64,22 +74,31 @@ def make_warm_start(
     family = family or load_family(REFERENCE)
     if family.name != REFERENCE:  # the reference family's warm starts are older than families
         pins |= {"family": family.digest}
+    start = load_pretrained(pretrained, family) if pretrained else None
+    if start is not None:
+        pins |= {"pretrained": digest_of_weights(start.model.state_dict())}
     target = folder / f"warm-start-{digest_of(pins)[:16]}"
     if (target / _RECORD).is_file() and (target / "model.safetensors").is_file():
         return target
 
     whole = whole_demonstrations(prepared_tasks, config, make_backend, folder, family.tool_format)
     first = first_turns(other_tasks, config, family.tool_format)
-    texts = (demonstration.text for demonstration in (*whole, *first))
-    tokenizer = make_tokenizer(texts, config.shape.vocabulary, family)
-    model = make_model(config.shape, tokenizer, seed, family)
-    losses = imitate(model, Dialogue(tokenizer), whole, first, config, seed, progress)
+    policy = start or _from_nothing(config, (*whole, *first), seed, family)
+    losses = imitate(policy.model, Dialogue(policy.tokenizer), whole, first, config, seed, progress)
 
     def fill(place: Path) -> None:
-        fill_folder(place, model, tokenizer)
+        fill_folder(place, policy.model, policy.tokenizer)
         write_json(place / _RECORD, {**pins, "demonstrations": [len(whole), len(first)], "losses": losses})
 
     return write_folder(target, fill)
+
+
+def _from_nothing(
+    config: WarmStartConfig, demonstrations: Sequence[Demonstration], seed: int, family: Family
+) -> LoadedPolicy:
+    texts = (demonstration.text for demonstration in demonstrations)
+    tokenizer = make_tokenizer(texts, config.shape.vocabulary, family)
+    return LoadedPolicy(make_model(config.shape, tokenizer, seed, family), tokenizer)
 
 
 def imitate(
@@ -93,14 +112,9 @@ def imitate(
 ) -> list[float]:
     """Train ``model`` in place on the demonstrations' response tokens. Returns the loss of every step."""
     accelerator = Accelerator()
-    matrices = [weight for name, weight in model.named_parameters() if weight.ndim == 2 and "embed" not in name]
-    others = [weight for name, weight in model.named_parameters() if weight.ndim != 2 or "embed" in name]
-    rates = (config.matrix_learning_rate, config.other_learning_rate)
-    model, *optimizers = accelerator.prepare(
-        model.train(),
-        Muon(matrices, rates[0], weight_decay=config.weight_decay),
-        torch.optim.AdamW(others, rates[1], betas=(0.9, 0.95), weight_decay=0.0),
-    )
+    optimizers = _optimizers(model, config)
+    rates = [optimizer.defaults["lr"] for optimizer in optimizers]
+    model, *optimizers = accelerator.prepare(model.train(), *optimizers)
     stream = _Stream(dialogue, whole, first, config, seed)
     losses = []
     for step in range(config.steps):
@@ -122,6 +136,19 @@ def imitate(
         progress(step + 1, config.steps, f"loss {losses[-1]:.2f}")
     model.eval()
     return losses
+
+
+def _optimizers(model: PreTrainedModel, config: WarmStartConfig) -> list[torch.optim.Optimizer]:
+    def is_matrix(name: str, weight: torch.Tensor) -> bool:
+        return weight.ndim == 2 and "embed" not in name and config.matrix_learning_rate > 0
+
+    named = list(model.named_parameters())
+    matrices = [weight for name, weight in named if is_matrix(name, weight)]
+    others = [weight for name, weight in named if not is_matrix(name, weight)]
+    adamw = torch.optim.AdamW(others, config.other_learning_rate, betas=(0.9, 0.95), weight_decay=0.0)
+    if not matrices:
+        return [adamw]
+    return [Muon(matrices, config.matrix_learning_rate, weight_decay=config.weight_decay), adamw]
 
 
 def _schedule(step: int, config: WarmStartConfig) -> float:

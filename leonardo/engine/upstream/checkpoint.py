@@ -1,8 +1,9 @@
-"""The desk policy as the checkpoint that upstream's trainer and vLLM expect, and back.
+"""A policy as the checkpoint that upstream's trainer and vLLM expect, and back.
 
 The reference models are ``Qwen3_5ForConditionalGeneration``: a text model below ``model.language_model`` and a vision
 tower. vLLM serves only that class; the desk policy is the text model alone, so it gets a vision tower of the least size,
-which no prompt ever reaches. Upstream's trainer saves the text model alone, under the text model's names.
+which no prompt ever reaches. Upstream's trainer saves the text model alone, under the text model's names. Models of
+other families go as they are.
 """
 
 from pathlib import Path
@@ -13,11 +14,13 @@ from transformers import AutoTokenizer
 from transformers.models.qwen3_5.configuration_qwen3_5 import Qwen3_5Config
 from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5ForConditionalGeneration
 
-from leonardo.engine.desk.policy import load_policy, write_folder
+from leonardo.engine.desk.policy import load_policy, save_policy, write_folder
 from leonardo.errors import InputError
 
 NAME = "qwen3.5"
-"""Must stand in the folder's name: upstream tells by it that vLLM's names have ``language_model.`` in front."""
+"""Stands in the folder's name: upstream tells by it that vLLM's names have ``language_model.`` in front."""
+
+_TEXT_MODEL = "qwen3_5_text"
 
 _SMALL_VISION = {
     "depth": 1,
@@ -31,15 +34,15 @@ _SMALL_VISION = {
 }
 
 
-def to_upstream(policy: Path, target: Path) -> Path:
-    """Write the desk policy ``policy`` to the folder ``target``, in bfloat16, as upstream trains it.
+def to_upstream(policy: Path, place: Path) -> Path:
+    """Write ``policy`` to a new folder in ``place``, in bfloat16, as upstream trains it.
 
     Raises:
-        InputError: ``policy`` is no policy folder, or ``target``'s name lacks :data:`NAME`.
+        InputError: ``policy`` is no policy folder.
     """
-    if NAME not in target.name.lower():
-        raise InputError(f"{target} cannot hold the checkpoint", f"Its name must contain {NAME}")
     loaded = load_policy(policy)
+    if loaded.model.config.model_type != _TEXT_MODEL:
+        return save_policy(place / "start", loaded.model.to(torch.bfloat16), loaded.tokenizer)
     text = loaded.model.config.to_dict() | {"dtype": "bfloat16"}
     text.pop("_name_or_path", None)  # a path of this machine
     vocabulary = len(loaded.tokenizer)
@@ -71,7 +74,7 @@ def to_upstream(policy: Path, target: Path) -> Path:
         stored = {name: value.to(torch.bfloat16).contiguous() for name, value in weights.items()}
         save_file(stored, place / "model.safetensors", metadata={"format": "pt"})
 
-    return write_folder(target, fill)
+    return write_folder(place / f"start-{NAME}", fill)
 
 
 def from_upstream(checkpoint: Path, target: Path) -> Path:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from leonardo.engine.outcome import TrainingOutcome
-from leonardo.engine.upstream.checkpoint import NAME, from_upstream, to_upstream
+from leonardo.engine.upstream.checkpoint import from_upstream, to_upstream
 from leonardo.engine.upstream.dataset import ENVIRONMENT, write_dataset
 from leonardo.engine.upstream.flags import PACKAGE, TRAINER, command_line, known_flags
 from leonardo.engine.upstream.supervisor import Outcome, Plan
@@ -171,7 +171,7 @@ def _plan(
     seed: int,
     sandbox: Mapping[str, str],
 ) -> Plan:
-    model = to_upstream(policy, folder / f"start-{NAME}")
+    model = to_upstream(policy, folder)
     dataset = write_dataset(folder / "data", tasks, images, run.episode.steps)
     write_json(folder / "parsers.json", dict(run.parsers))
     own: dict[str, Any] = {
