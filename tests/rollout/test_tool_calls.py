@@ -25,7 +25,7 @@ def test_round_trip(command):
 
 def test_round_trip_of_random_text():
     source = random.Random(7)
-    alphabet = string.printable + "<>/=é"
+    alphabet = string.printable.strip() + " \t\n<>/=é"
     for _ in range(2000):
         command = "".join(source.choices(alphabet, k=source.randrange(1, 40)))
         if command.strip():
@@ -60,7 +60,9 @@ def test_malformed_turns_are_errors_and_never_commands(text, complaint):
         parse_tool_call(text)
 
 
-@pytest.mark.parametrize("command", ["", " \n", "echo </parameter>", "echo '<tool_call>'", "a </function> b"])
+@pytest.mark.parametrize(
+    "command", ["", " \n", "a\r\n", "a\x00", "null", "echo </parameter>", "echo '<tool_call>'", "a </function> b"]
+)
 def test_what_the_format_cannot_carry_is_refused(command):
     with pytest.raises(ValueError, match="cannot carry"):
         render_tool_call(command)

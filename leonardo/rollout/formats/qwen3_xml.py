@@ -1,9 +1,12 @@
 """Qwen3.5's format: XML-like tags without escapes.
 
 A call is ``<tool_call>``, ``<function=NAME>``, for each argument ``<parameter=NAME>`` with the value on lines of its
-own, and the closing tags, each on a line of its own. One line break directly inside a parameter's tags belongs to the
-tags; every other character is the value's. A value that holds a tag cannot be carried. Types are not written: a
-parameter that is declared as anything but a string is read as JSON.
+own, and the closing tags, each on a line of its own. The line break directly inside a parameter's tags belongs to the
+tags and has to be there; every other character is the value's. Types are not written: a parameter that is declared as
+anything but a string is read as JSON.
+
+A value that holds a tag cannot be carried; nor one that vLLM's parser, which is an XML parser's, reads as another:
+control characters but tab and line break, and the text ``null``.
 """
 
 import re
@@ -25,7 +28,8 @@ from leonardo.rollout.formats.calls import (
 _CALL = re.compile(
     r"<tool_call>\s*<function=(?P<function>[^>\n]*)>(?P<parameters>.*?)</function>\s*</tool_call>", re.DOTALL
 )
-_PARAMETER = re.compile(r"\s*<parameter=(?P<name>[^>\n]*)>\n?(?P<value>.*?)\n?</parameter>\s*", re.DOTALL)
+_PARAMETER = re.compile(r"\s*<parameter=(?P<name>[^>\n]*)>\n(?P<value>.*?)\n</parameter>\s*", re.DOTALL)
+_NOT_IN_XML = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 class Qwen3Xml(ToolFormat):
@@ -81,11 +85,19 @@ class Qwen3Xml(ToolFormat):
                 raise ToolCallError("a tag inside a parameter")
             if parameter["name"] in arguments:
                 raise ToolCallError(f"the parameter {parameter['name']!r} stands twice")
-            text = parameter["value"]
-            is_text = declared_type(tools, name, parameter["name"]) == "string"
-            arguments[parameter["name"]] = text if is_text else load_json(text)
+            arguments[parameter["name"]] = _value(parameter["value"], declared_type(tools, name, parameter["name"]))
             at = parameter.end()
         return Call(name, arguments)
+
+
+def _value(text: str, declared: str) -> Any:
+    if _NOT_IN_XML.search(text):
+        raise ToolCallError("a control character in a parameter")
+    if declared != "string":
+        return load_json(text)
+    if text == "null":
+        raise ToolCallError("the text null in a parameter")
+    return text
 
 
 def _items(call: Call) -> tuple[Sequence[str], Sequence[Any]]:
