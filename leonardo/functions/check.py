@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from leonardo.functions.checkers import CheckerError, Checkers
+from leonardo.functions.environment import as_json
 from leonardo.functions.references import Turns, changed, reference
 from leonardo.functions.tasks import FunctionTask
 from leonardo.rollout.formats import Call, ToolFormat
@@ -97,11 +98,6 @@ def judge(task: FunctionTask, turns: Turns, checkers: Checkers, tool_format: Too
     except (ValueError, CheckerError) as error:
         return False, str(error)
     return verdict["valid"], verdict["why"]
-
-
-def as_json(calls: Sequence[Call]) -> list[dict[str, object]]:
-    """Calls as the worker takes them."""
-    return [{"name": call.name, "arguments": dict(call.arguments)} for call in calls]
 
 
 def _said(calls: Sequence[Call], task: FunctionTask, tool_format: ToolFormat) -> list[dict[str, object]]:

@@ -1,5 +1,6 @@
 """Rows of ``bfcl-eval`` as tasks, and the split that keeps what is evaluated out of what is trained on."""
 
+import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -87,6 +88,17 @@ class FunctionTask:
         if self.system and first[0]["role"] != "system":
             first.insert(0, {"role": "system", "content": self.system})
         return first
+
+    def request(self, turn: int) -> str:
+        """What the user says in a later turn; functions that are offered with it are written out."""
+        said = [message["content"] for message in self.row["question"][turn]]
+        if more := self.row.get("missed_function", {}).get(str(turn)):
+            said.append(
+                "\n".join(
+                    [*(json.dumps(tool_of(function)["function"]) for function in more), self.row["more_functions"]]
+                )
+            )
+        return "\n".join(said)
 
     @property
     def digest(self) -> str:

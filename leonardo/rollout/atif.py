@@ -8,7 +8,7 @@ from typing import Any
 
 import leonardo
 from leonardo.rollout.episodes import Rollout, Turn
-from leonardo.rollout.prompts import BASH_TOOL
+from leonardo.rollout.formats import Call
 
 SCHEMA_VERSION = "ATIF-v1.7"
 
@@ -21,7 +21,7 @@ def to_atif(rollout: Rollout, model: str = "") -> dict[str, Any]:
     ]
     steps += [_agent_step(turn, number) for number, turn in enumerate(rollout.turns, start=len(steps) + 1)]
     times = rollout.times
-    agent = {"name": "leonardo", "version": leonardo.__version__, "tool_definitions": [BASH_TOOL]}
+    agent = {"name": "leonardo", "version": leonardo.__version__, "tool_definitions": list(rollout.tools)}
     if model:
         agent["model_name"] = model
     return {
@@ -64,10 +64,15 @@ def _agent_step(turn: Turn, number: int) -> dict[str, Any]:
         "extra": {"exit_code": turn.exit_code, "seconds": turn.seconds},
     }
     result: dict[str, Any] = {"content": turn.observation}
-    if turn.command is not None:
-        call = f"call_{number}"
-        step["tool_calls"] = [{"tool_call_id": call, "function_name": "bash", "arguments": {"command": turn.command}}]
-        result["source_call_id"] = call
+    # a terminal's turn may be known by its command alone
+    calls = turn.calls or ((Call("bash", {"command": turn.command}),) if turn.command else ())
+    names = [f"call_{number}", *(f"call_{number}_{again}" for again in range(2, len(calls) + 1))]
+    if calls:
+        step["tool_calls"] = [
+            {"tool_call_id": name, "function_name": call.name, "arguments": dict(call.arguments)}
+            for name, call in zip(names, calls, strict=True)
+        ]
+        result["source_call_id"] = names[0]
     if turn.observation:
         step["observation"] = {"results": [result]}
     return step

@@ -8,12 +8,15 @@ at submission and not before; the reward is what the verifier wrote. What the ma
 import shlex
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from leonardo.errors import InfrastructureError
 from leonardo.rollout import verification
+from leonardo.rollout.formats import Call, ToolFormat, Tools
 from leonardo.rollout.observation import ObservationRules, joined
-from leonardo.rollout.prompts import SUBMIT_MARKER
+from leonardo.rollout.prompts import BASH_TOOL, FORMAT_ERROR, SUBMIT_MARKER, messages_of
+from leonardo.rollout.tool_calls import ToolCallError, parse_tool_call
 from leonardo.sandbox.backend import SandboxBackend, SandboxOOMError
 from leonardo.tasks.task import Task
 
@@ -48,6 +51,9 @@ class Outcome:
         done: whether the episode is over.
         reward: 0 or 1 when it is over.
         status: how it ended: a :class:`leonardo.rollout.verification.Status`, or ``out-of-memory``.
+        action: what the policy did, as text; None where its turn could not be read.
+        calls: the tools it called.
+        speaker: whose words the observation is: a tool's, or the user's next request.
     """
 
     observation: str
@@ -55,6 +61,9 @@ class Outcome:
     done: bool = False
     reward: float | None = None
     status: str = ""
+    action: str | None = None
+    calls: tuple[Call, ...] = ()
+    speaker: Literal["tool", "user"] = "tool"
 
 
 @dataclass
@@ -100,6 +109,16 @@ class TerminalEnvironment:
         self._verifier_timeout = verifier_timeout
         self._backend: SandboxBackend | None = None
 
+    @property
+    def messages(self) -> list[dict[str, str]]:
+        """The conversation that the episode begins with."""
+        return messages_of(self.task)
+
+    @property
+    def tools(self) -> Tools:
+        """``bash`` alone."""
+        return (BASH_TOOL,)
+
     def reset(self) -> None:
         """Begin the episode in a fresh sandbox. Raises InfrastructureError after :data:`RESET_TRIES` failures."""
         started = time.perf_counter()
@@ -115,6 +134,14 @@ class TerminalEnvironment:
                 if not left:
                     raise
         self.times = Times(reset=time.perf_counter() - started)
+
+    def act(self, text: str, tool_format: ToolFormat) -> Outcome:
+        """Take the policy's turn: one call of ``bash``, or it is told that it was none."""
+        try:
+            command = parse_tool_call(text, tool_format).command
+        except ToolCallError:
+            return Outcome(FORMAT_ERROR)
+        return replace(self.step(command), action=command, calls=(Call("bash", {"command": command}),))
 
     def step(self, command: str) -> Outcome:
         """Run the agent's command; one whose output holds the submit marker ends the episode with its reward.

@@ -12,12 +12,11 @@ from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
 from leonardo.errors import FailureClass, InfrastructureError
-from leonardo.rollout.environment import TerminalEnvironment, Times
-from leonardo.rollout.formats import ToolFormat
+from leonardo.rollout.environment import Outcome, TerminalEnvironment, Times
+from leonardo.rollout.formats import Call, ToolFormat, Tools
 from leonardo.rollout.observation import ObservationRules
-from leonardo.rollout.prompts import FORMAT_ERROR, messages_of
+from leonardo.rollout.prompts import BASH_TOOL
 from leonardo.rollout.sandboxes import MakeBackend
-from leonardo.rollout.tool_calls import ToolCallError, parse_tool_call
 from leonardo.tasks.task import Task
 
 Messages = Sequence[Mapping[str, str]]
@@ -57,11 +56,14 @@ class Policy(Protocol):
     def tool_format(self) -> ToolFormat:
         """How it writes tool calls."""
 
-    def prompt(self, messages: Messages) -> list[int]:
+    def prompt(self, messages: Messages, tools: Tools) -> list[int]:
         """Tokens of a conversation, up to and with the opening of the policy's turn."""
 
     def observation(self, text: str) -> list[int]:
-        """Tokens from the end of the policy's turn, through the observation, to the opening of its next."""
+        """Tokens from the end of the policy's turn, through a tool's answer, to the opening of its next."""
+
+    def request(self, text: str) -> list[int]:
+        """The same through what the user says next; only asked for where an environment's user speaks again."""
 
     def text(self, tokens: Sequence[int]) -> str:
         """What a turn says, without the token that ends it."""
@@ -98,7 +100,8 @@ class EpisodeSettings:
 
 @dataclass(frozen=True)
 class Turn:
-    """One turn: what was said, the command if there was a valid one, and what came of it.
+    """One turn: what was said, the action (a command) and calls if it could be read, and what came of
+    it.
 
     ``counted_tokens`` is how many tokens a server says that it generated, where the tokens themselves are not known.
     """
@@ -111,6 +114,7 @@ class Turn:
     prompt_tokens: int
     tokens: tuple[int, ...]
     logprobs: tuple[float, ...]
+    calls: tuple[Call, ...] = ()
     counted_tokens: int | None = None
 
     @property
@@ -133,6 +137,7 @@ class Rollout:
         failure: the class of that failure.
         status: the verifier's word, or ``""`` if it was not asked.
         entropy: mean over turns, in nats.
+        tools: what the policy could call.
     """
 
     task_id: str
@@ -151,16 +156,74 @@ class Rollout:
     status: str
     entropy: float
     times: Times
+    tools: Tools = (BASH_TOOL,)
 
     @property
     def parsed_actions(self) -> int:
-        """Turns that held a valid tool call."""
+        """Turns that could be read."""
         return sum(turn.command is not None for turn in self.turns)
 
     @property
     def response_tokens(self) -> int:
         """Tokens that the policy chose."""
         return sum(self.response_mask)
+
+
+class AnyTask(Protocol):
+    """What a rollout asks of a task."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def kind(self) -> str: ...
+
+
+class Environment(Protocol):
+    """One episode of a task: what it begins with, what comes of a turn, and in the end a reward.
+
+    Whatever fails that is not the policy's doing is raised as InfrastructureError, and there is no reward then.
+    """
+
+    times: Times
+
+    @property
+    def messages(self) -> Messages:
+        """The conversation that the episode begins with."""
+
+    @property
+    def tools(self) -> Tools:
+        """What the policy may call."""
+
+    def reset(self) -> None:
+        """Begin."""
+
+    def act(self, text: str, tool_format: ToolFormat) -> Outcome:
+        """Take a whole turn of the policy."""
+
+    def close(self) -> None:
+        """Give back what the episode held. May be called twice."""
+
+
+@runtime_checkable
+class MakesEnvironments(Protocol):
+    """A kind of environment other than the terminal: it stands where else a :data:`MakeBackend` does."""
+
+    def environment(self, task: AnyTask, settings: EpisodeSettings) -> Environment:
+        """An episode's environment, not begun."""
+
+
+def open_environment(task: AnyTask, worlds: MakeBackend | MakesEnvironments, settings: EpisodeSettings) -> Environment:
+    """The environment of an episode of ``task``."""
+    if isinstance(worlds, MakesEnvironments):
+        return worlds.environment(task, settings)
+    return TerminalEnvironment(
+        task,
+        worlds,
+        rules=settings.rules,
+        command_timeout=settings.command_timeout,
+        verifier_timeout=settings.verifier_timeout,
+    )
 
 
 @runtime_checkable
@@ -177,13 +240,15 @@ def _no_prefetch(tasks: Sequence[Task]) -> None:
 
 def run_rollouts(
     policy: Policy,
-    tasks: Sequence[Task],
+    tasks: Sequence[AnyTask],
     seeds: Sequence[int],
-    make_backend: MakeBackend,
+    make_backend: MakeBackend | MakesEnvironments,
     settings: EpisodeSettings = EpisodeSettings(),
     groups: Sequence[int] | None = None,
 ) -> Iterator[Rollout]:
     """Roll out ``tasks[i]`` with ``seeds[i]`` for every i (a task stands once an attempt), in order.
+
+    ``make_backend`` gives the sandboxes of terminal tasks, or it makes the environments of another kind of task.
 
     An infrastructure failure ends only its own rollout, which then has no reward. However the iteration ends, every
     sandbox is closed. Where ``make_backend`` can start sandboxes ahead, it does so with those of the next wave while
@@ -239,10 +304,10 @@ class _Episode:
     """An episode under way."""
 
     policy: Policy
-    task: Task
+    task: AnyTask
     seed: int
     group: int
-    make_backend: MakeBackend
+    make_backend: MakeBackend | MakesEnvironments
     settings: EpisodeSettings
     turns: list[Turn] = field(default_factory=list)
     finish: Finish | None = None
@@ -251,18 +316,12 @@ class _Episode:
     status: str = ""
 
     def __post_init__(self) -> None:
-        self.messages = messages_of(self.task)
-        self.tokens = self.policy.prompt(self.messages)
+        self.environment = open_environment(self.task, self.make_backend, self.settings)
+        self.messages = self.environment.messages
+        self.tokens = self.policy.prompt(self.messages, self.environment.tools)
         self.mask = [False] * len(self.tokens)
         self.logprobs = [0.0] * len(self.tokens)
         self.entropies: list[float] = []
-        self.environment = TerminalEnvironment(
-            self.task,
-            self.make_backend,
-            rules=self.settings.rules,
-            command_timeout=self.settings.command_timeout,
-            verifier_timeout=self.settings.verifier_timeout,
-        )
 
     def reset(self) -> None:
         try:
@@ -271,35 +330,32 @@ class _Episode:
             self._fail(error)
 
     def act(self, generation: Generation) -> None:
-        """Take the policy's turn: parse it, run its command, append both."""
+        """Take the policy's turn: act on it, append it and what came of it."""
         if self.finish is not None:
             return
         prompt_tokens = len(self.tokens)
         self._append(generation.tokens, generation.logprobs)
         self.entropies.append(generation.entropy)
         text = self.policy.text(generation.tokens)
-        command, observation, exit_code, seconds = None, "", None, 0.0
+        outcome, seconds = Outcome(""), 0.0
         if not generation.finished:
             self._end(Finish.LENGTH)
         else:
+            before = len(self.environment.times.commands)
             try:
-                command = parse_tool_call(text, self.policy.tool_format).command
-                outcome = self.environment.step(command)
-            except ToolCallError:
-                observation = FORMAT_ERROR
+                outcome = self.environment.act(text, self.policy.tool_format)
             except InfrastructureError as error:
                 self._fail(error)
             else:
-                observation, exit_code = outcome.observation, outcome.exit_code
-                seconds = self.environment.times.commands[-1]
+                seconds = sum(self.environment.times.commands[before:])
                 if outcome.done:
                     self.status = outcome.status
                     oom = outcome.status == Finish.OUT_OF_MEMORY
                     self._end(Finish.OUT_OF_MEMORY if oom else Finish.SUBMITTED, outcome.reward)
         self.turns.append(
             Turn(
-                text, command, observation, exit_code, seconds, prompt_tokens,
-                tuple(generation.tokens), tuple(generation.logprobs),
+                text, outcome.action, outcome.observation, outcome.exit_code, seconds, prompt_tokens,
+                tuple(generation.tokens), tuple(generation.logprobs), calls=outcome.calls,
             )
         )  # fmt: skip
         if self.finish is not None:
@@ -308,7 +364,8 @@ class _Episode:
             self._end(Finish.STEP_LIMIT)
             self.close()
         else:
-            self._append(self.policy.observation(observation))
+            follows = self.policy.request if outcome.speaker == "user" else self.policy.observation
+            self._append(follows(outcome.observation))
             if len(self.tokens) + self.settings.turn_tokens > self.settings.context_tokens:
                 self._end(Finish.LENGTH)
                 self.close()
@@ -338,6 +395,7 @@ class _Episode:
             status=self.status,
             entropy=sum(self.entropies) / len(self.entropies) if self.entropies else 0.0,
             times=self.environment.times,
+            tools=self.environment.tools,
         )
 
     def _append(self, tokens: Sequence[int], logprobs: Sequence[float] | None = None) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from leonardo.rollout.episodes import Generation, Messages
-from leonardo.rollout.formats import QWEN3_XML
+from leonardo.rollout.formats import QWEN3_XML, Tools
 from leonardo.rollout.prompts import SUBMIT_COMMAND
 from leonardo.rollout.tool_calls import render_tool_call
 
@@ -20,11 +20,13 @@ class ScriptedPolicy:
         self.script = script
         self.seeds: list[tuple[int, int]] = []
 
-    def prompt(self, messages: Messages) -> list[int]:
+    def prompt(self, messages: Messages, tools: Tools = ()) -> list[int]:
         return [ord(c) for message in messages for c in message["content"]]
 
     def observation(self, text: str) -> list[int]:
         return [ord(c) for c in text]
+
+    request = observation
 
     def text(self, tokens: Sequence[int]) -> str:
         return "".join(chr(token) for token in tokens if token != END)

@@ -60,7 +60,7 @@ class Dialogue:
         ends = settings.get(_ENDS, [tokenizer.eos_token])
         self.ends = frozenset(tokenizer.convert_tokens_to_ids(ends))
         self.tool_format: ToolFormat = format_named(settings[_FORMAT]) if _FORMAT in settings else QWEN3_XML
-        self._opens, self._before, self._after, self._closes = self._around_result()
+        self._result, self._request = self._around("tool"), self._around("user")
 
     def prompt(self, messages: Messages, tools: Tools = (BASH_TOOL,)) -> list[int]:
         """Tokens of a conversation, up to and with the opening of the policy's turn."""
@@ -73,7 +73,11 @@ class Dialogue:
 
     def observation(self, text: str) -> list[int]:
         """Tokens between two turns, with an observation. What a command prints cannot forge control tokens."""
-        return [*self._opens, *self._encode(f"{self._before}{text}{self._after}", plain=True), *self._closes]
+        return self._shown(text, *self._result)
+
+    def request(self, text: str) -> list[int]:
+        """Tokens between two turns, with what the user says next."""
+        return self._shown(text, *self._request)
 
     def text(self, tokens: Sequence[int]) -> str:
         """What a turn says, without the token that ends it."""
@@ -83,15 +87,18 @@ class Dialogue:
     def _encode(self, text: str, plain: bool = False) -> list[int]:
         return self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=plain)
 
-    def _around_result(self) -> tuple[list[int], str, str, list[int]]:
-        """What the template writes from a turn's end to its result's text and on to the next turn.
+    def _shown(self, text: str, opens: list[int], before: str, after: str, closes: list[int]) -> list[int]:
+        return [*opens, *self._encode(f"{before}{text}{after}", plain=True), *closes]
+
+    def _around(self, role: str) -> tuple[list[int], str, str, list[int]]:
+        """What the template writes from a turn's end to the text of a ``role``'s message, and on to the next turn.
 
         Tokens up to the last control token before the text, the text from there, and the same behind it.
         """
         conversation = [
             {"role": "user", "content": ""},
             {"role": "assistant", "content": _SAID},
-            {"role": "tool", "content": _SHOWN},
+            {"role": role, "content": _SHOWN},
         ]
         whole = render_chat(str(self.tokenizer.chat_template), conversation, [BASH_TOOL], opens_turn=True)
         between = whole.partition(_SAID)[2].removeprefix(self.tokenizer.eos_token)
