@@ -28,17 +28,17 @@ GOOD, BAD = f"touch /done && {SUBMIT_COMMAND}", SUBMIT_COMMAND
 """What solves a task, and what does not; a policy that imitates both is the start."""
 
 
-def tasks() -> list[Task]:
-    """Four tasks."""
+def tasks(count: int = 4, kind: str = "arm") -> list[Task]:
+    """Tasks that differ in a word of their instruction."""
     return [
         Task(
-            id=f"arm-{number}",
+            id=f"{kind}-{number}",
             definition="Bootstrap: docker\nFrom: ubuntu:22.04\n%post\ntrue\n",
             instruction=f"Go {number}.",
             tests=verifier_files("#!/bin/bash\n[[ -e /done ]]\n"),
-            kind="arm",
+            kind=kind,
         )
-        for number in range(4)
+        for number in range(count)
     ]
 
 

@@ -8,14 +8,18 @@ import torch
 
 from leonardo.assets.store import AssetStore
 from leonardo.engine.desk.config import PolicyShape, WarmStartConfig
-from leonardo.engine.desk.demonstrations import first_turns
-from leonardo.engine.desk.policy import LoadedPolicy, make_model, make_tokenizer
-from leonardo.rollout.prompts import SUBMIT_COMMAND
+from leonardo.engine.desk.demonstrations import Demonstration, first_turns
+from leonardo.engine.desk.dialogue import Dialogue
+from leonardo.engine.desk.policy import LoadedPolicy, make_model, make_tokenizer, save_policy
+from leonardo.engine.desk.warm_start import imitate
+from leonardo.rollout.prompts import SUBMIT_COMMAND, messages_of
 from leonardo.rollout.sandboxes import MakeBackend
+from leonardo.rollout.tool_calls import render_tool_call
 from leonardo.sandbox.driver import Driver
 from leonardo.site import load_site
 from leonardo.tasks.desk import DeskTask, generate
 from leonardo.tasks.task import Task
+from tests.engine import arms
 
 MICRO = PolicyShape(hidden_size=32, intermediate_size=32, heads=1, linear_heads=1, linear_head_dim=16)
 
@@ -37,9 +41,27 @@ def desk_tasks() -> list[DeskTask]:
 @pytest.fixture
 def micro(desk_tasks: list[DeskTask]) -> LoadedPolicy:
     """A tokenizer of the corpus and an untrained model."""
+    return untrained(desk_tasks)
+
+
+def untrained(desk_tasks: Sequence[DeskTask]) -> LoadedPolicy:
     texts = [demonstration.text for demonstration in first_turns(desk_tasks, WarmStartConfig())]
     tokenizer = make_tokenizer([*texts, SUBMIT_COMMAND, "(no output)"] * 2, vocabulary=700)
     return LoadedPolicy(make_model(MICRO, tokenizer, seed=1).eval(), tokenizer)
+
+
+@pytest.fixture(scope="session")
+def arms_policy(desk_tasks: list[DeskTask], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A policy that solves the tasks of :mod:`tests.engine.arms` about half of the time."""
+    policy = untrained(desk_tasks)
+    shown = [
+        Demonstration(messages_of(task), ((render_tool_call(command), ""),), right=True)
+        for task in arms.tasks(4)
+        for command in (arms.GOOD, arms.BAD)
+    ]
+    config = WarmStartConfig(shape=MICRO, steps=120, batch=8, right_only=0.0)
+    imitate(policy.model, Dialogue(policy.tokenizer), shown, shown, config, seed=0)
+    return save_policy(tmp_path_factory.mktemp("arms") / "start", policy.model, policy.tokenizer)
 
 
 @pytest.fixture

@@ -17,12 +17,12 @@ from leonardo.engine.desk.update import Learner, digest_of_weights
 from leonardo.engine.desk.warm_start import imitate
 from leonardo.errors import FailureClass, InfrastructureError, InputError, LeonardoError
 from leonardo.gates.steps import StepRecord
-from leonardo.rollout.environment import Times
-from leonardo.rollout.episodes import EpisodeSettings, Finish, Rollout
+from leonardo.rollout.episodes import EpisodeSettings, Rollout
 from leonardo.rollout.prompts import SUBMIT_COMMAND, messages_of
 from leonardo.rollout.tool_calls import render_tool_call
 from leonardo.tasks.verifier import verifier_files
 from tests.engine.conftest import MICRO
+from tests.engine.rollouts import rollout
 
 CONFIG = LearnerConfig(
     steps=2,
@@ -33,15 +33,6 @@ CONFIG = LearnerConfig(
     learning_rate=2e-4,
     episode=EpisodeSettings(steps=2, turn_tokens=40, live=18, threads=4),
 )
-
-
-def rollout(reward: float | None, tokens: Sequence[int] = (1, 2, 3), logprobs: Sequence[float] = (0.0, -1.0, -1.0)):
-    failed = reward is None
-    return Rollout(
-        "t", "f", 0, 0, [], tuple(tokens), (False, *(True,) * (len(tokens) - 1)), tuple(logprobs), (), reward,
-        FailureClass.RUNTIME if failed else None, "", Finish.INFRASTRUCTURE if failed else Finish.SUBMITTED, "", 0.0,
-        Times(),
-    )  # fmt: skip
 
 
 def test_groups_are_kept_only_with_variance_among_valid_rewards():

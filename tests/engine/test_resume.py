@@ -15,36 +15,22 @@ import pytest
 import torch
 
 from leonardo.engine.desk.checkpoints import KEPT, read_checkpoint, write_checkpoint
-from leonardo.engine.desk.config import WarmStartConfig
-from leonardo.engine.desk.demonstrations import Demonstration
-from leonardo.engine.desk.dialogue import Dialogue
-from leonardo.engine.desk.policy import LoadedPolicy, load_policy, save_policy
+from leonardo.engine.desk.policy import load_policy
 from leonardo.engine.desk.update import digest_of_weights
-from leonardo.engine.desk.warm_start import imitate
 from leonardo.errors import InputError
-from leonardo.rollout.prompts import messages_of
 from leonardo.rollout.sandboxes import MakeBackend
-from leonardo.rollout.tool_calls import render_tool_call
 from leonardo.tasks.task import Task
-from tests.engine.arms import BAD, CONFIG, GOOD, tasks, train_alone
-from tests.engine.conftest import MICRO
+from tests.engine.arms import CONFIG, tasks, train_alone
 
 TIMED = ("times", "sandbox")
 """Fields of a step record that hold durations."""
 
 
 @pytest.fixture
-def start(micro: LoadedPolicy, prepare: Callable[[Sequence[Task]], MakeBackend], tmp_path: Path) -> Path:
-    """A policy that solves the tasks about half of the time; the tasks are prepared."""
+def start(arms_policy: Path, prepare: Callable[[Sequence[Task]], MakeBackend]) -> Path:
+    """The policy to begin with; the tasks are prepared."""
     prepare(tasks())
-    shown = [
-        Demonstration(messages_of(task), ((render_tool_call(command), ""),), right=True)
-        for task in tasks()
-        for command in (GOOD, BAD)
-    ]
-    config = WarmStartConfig(shape=MICRO, steps=120, batch=8, right_only=0.0)
-    imitate(micro.model, Dialogue(micro.tokenizer), shown, shown, config, seed=0)
-    return save_policy(tmp_path / "start", micro.model, micro.tokenizer)
+    return arms_policy
 
 
 @pytest.fixture
