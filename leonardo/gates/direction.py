@@ -1,4 +1,4 @@
-"""Did training help, by a rule that was written down before the run: where the paired interval lies, and nothing else."""
+"""Did training help, by a rule written down before the run: where the paired interval lies, and nothing else."""
 
 from typing import Literal
 
