@@ -19,11 +19,27 @@ def test_settings_reach_the_engines():
     assert stage.upstream["loss_fn"] == "dppo"
 
 
+def test_settings_within_settings_reach_the_learner(tmp_path):
+    path = tmp_path / "control.yaml"
+    path.write_text("name: x\nshows: y\ndesk: {steps: 3, faults: {failing_sandboxes: 0.2}}\ncriteria: []\n")
+    learner = load_stage(path).learner()
+    assert (learner.steps, learner.faults.failing_sandboxes, learner.faults.shuffled_rewards) == (3, 0.2, False)
+    assert learner.faults.injected == ["failing_sandboxes=0.2"]
+
+
+@pytest.mark.parametrize("name", [path.stem for path in (LAUNCH / "stages").glob("*.yaml")])
+def test_no_stage_injects_a_fault(name):
+    assert load_stage(name).learner().faults.injected == []
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ("nonsense: 1", "nonsense: unknown setting"),
         ("corpus: {trian: 3}", "corpus has no setting trian"),
+        ("desk: {faults: {shuffled: true}}", "desk.faults has no setting shuffled"),
+        ("desk: {faults: {failing_sandboxes: 20}}", "failing_sandboxes is 20"),
+        ("desk: {divergence: js}", "divergence 'js' is unknown"),
         ("desk: {steps: many}", "desk.steps: 'many' is no int"),
         ("criteria: [{figure: x, reason: y}]", "criteria.0: .*give least, most or equals"),
         ("criteria: [{figure: x, least: 1}]", "criteria.0.reason: Field required"),

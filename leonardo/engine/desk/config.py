@@ -90,7 +90,7 @@ class LearnerConfig:
             which is what the trust region is for.
         learning_rate: of AdamW, without decay of weights: a step must move the policy far, there are few.
         micro_batch: sequences of one forward pass.
-        checkpoint_every: steps between checkpoints to resume from; 0 writes none. One has 6 MB and takes 0.05 s.
+        checkpoint_every: steps between checkpoints to resume from; 0 writes none. The desk policy's has 6.5 MB.
         faults: injected on purpose, in control runs only.
     """
 
