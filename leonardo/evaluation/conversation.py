@@ -15,7 +15,7 @@ from leonardo.evaluation.chat import ChatClient, ContextFullError, Message, Repl
 from leonardo.files import sha256_bytes
 from leonardo.rollout.environment import TerminalEnvironment
 from leonardo.rollout.episodes import EpisodeSettings, Finish, Rollout, Turn
-from leonardo.rollout.formats import QWEN3_XML, ToolFormat
+from leonardo.rollout.formats import QWEN3_XML, Call, ToolFormat
 from leonardo.rollout.prompts import FORMAT_ERROR, messages_of
 from leonardo.rollout.sandboxes import MakeBackend
 from leonardo.rollout.tool_calls import ToolCallError, parse_tool_call
@@ -121,6 +121,7 @@ class Conversation:
                 prompt_tokens=reply.prompt_tokens or 0,
                 tokens=(),
                 logprobs=(),
+                calls=() if command is None else (Call("bash", {"command": command}),),
                 counted_tokens=reply.completion_tokens or 0,
             )
         )

@@ -26,12 +26,12 @@ from leonardo.assets.progress import BuildProgress
 from leonardo.assets.store import AssetStore
 from leonardo.errors import FailureClass, InfrastructureError, InputError
 from leonardo.gates.each import run_each
-from leonardo.gates.environment import destroy
 from leonardo.gates.instructions import outputs
 from leonardo.gates.layers import layer_digest, search_layer
 from leonardo.gates.leaks import MOST_BYTES, LeakSearch
 from leonardo.gates.observation import listing_of, reader
 from leonardo.gates.ownership import of_packages
+from leonardo.gates.reset import destroy
 from leonardo.gates.traces import of_this_machine, tokens_in
 from leonardo.gates.trees import Tree, read_tree
 from leonardo.gates.verdicts import TaskVerdict, judge

@@ -269,7 +269,8 @@ class Ladder:
     def _found(self, case: Case, entry: ManifestEntry) -> tuple[FailureClass | None, str]:
         if case.before_check is not None:
             case.before_check(entry)
-        gates = check_task(case.task, TaskReport(case.task.id, case.task.kind, built=True), self._store, self._driver)
+        report = TaskReport(case.task.id, case.task.kind, built=True)
+        gates = check_task(case.task, report, self._store, self._driver, runtime=False)  # the same for all rows
         if gates.failure is not None and gates.failure.family is FailureFamily.INFRASTRUCTURE:
             return gates.failure, gates.reason
         audit = self._audit.check(case.task, entry)

@@ -5,18 +5,16 @@ For every task, in sandboxes of its prepared state:
 * **null run**: the verifier fails on the initial state. A verifier that cannot run (``broken``) has said nothing; it
   counts only where it passes after the reference solution, for it then merely imports what a solution makes.
 * **reference**: after the reference solution the verifier passes, in the same sandbox, with its services alive.
-* **reset**: after an episode that destroyed what it could, a reset shows the same file tree, entry by entry: kind,
-  mode, owner, size, time, content, link target, extended attributes.
-* **leftovers**: when the driver is closed, no process, mount or file of it is left.
+* **reset**: after an episode that did its worst, a reset shows the same state (:mod:`leonardo.gates.reset`).
+* **runtime**: tools, limits, time limits, services and verifier work (:mod:`leonardo.gates.runtime`).
+* **cleanup**: when the driver is closed, no process, mount, file, port or cgroup of it is left.
 
 A task that cannot be judged here gets the class and reason of its failure, never a silent pass.
 """
 
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from difflib import unified_diff
 from functools import partial
 from typing import Any
 
@@ -26,6 +24,8 @@ from leonardo.assets.progress import BuildProgress
 from leonardo.assets.store import AssetStore
 from leonardo.errors import FailureClass, InfrastructureError, InputError
 from leonardo.gates.each import run_each
+from leonardo.gates.reset import check_reset
+from leonardo.gates.runtime import check_runtime
 from leonardo.rollout.verification import Status, Verdict, prepare, run_script, verify
 from leonardo.sandbox.backend import SandboxBackend, SandboxOOMError
 from leonardo.sandbox.driver import Driver, LayerStack
@@ -33,20 +33,14 @@ from leonardo.tasks.task import Task
 
 SOLUTION_TIMEOUT = 600.0
 
-# What an episode may do to its world at worst, with tools that images have; the rest is done by file transfer.
-_DESTRUCTION = """
-sleep 1000 & disown
-chmod -R 000 /home /opt /srv; chown -R 12345:12345 /home
-mkdir -p /opt/new /etc/new; echo x > /opt/new/x; ln -sf /etc/passwd /opt/new/link
-rm -rf /var/lib /usr/share /usr/lib/python3* /home/* /root /tmp
-touch -d @1 / /etc /usr; mv /etc /etc.moved
-rm -rf /usr/bin /bin /usr/lib
-"""
-
 
 @dataclass
 class TaskReport:
-    """What the gates found for one task; ``None`` where they did not get that far."""
+    """What the gates found for one task; ``None`` where they did not get that far.
+
+    ``hostile`` is what the episode before the reset came to, ``runtime_faults`` what did not work, ``not_checked`` what
+    could not be asked of this image, and why.
+    """
 
     task_id: str
     kind: str = ""
@@ -54,6 +48,10 @@ class TaskReport:
     null_fails: bool | None = None
     reference_passes: bool | None = None
     reset_identical: bool | None = None
+    runtime_works: bool | None = None
+    hostile: tuple[str, ...] = ()
+    runtime_faults: dict[str, str] = field(default_factory=dict)
+    not_checked: dict[str, str] = field(default_factory=dict)
     failure: FailureClass | None = None
     reason: str = ""
     seconds: float = 0.0
@@ -92,6 +90,7 @@ class GateReport:
             "null_fails": sum(task.null_fails is True for task in self.tasks),
             "reference_passes": sum(task.reference_passes is True for task in self.tasks),
             "reset_identical": sum(task.reset_identical is True for task in self.tasks),
+            "runtime_works": sum(task.runtime_works is True for task in self.tasks),
             "leftovers": len(self.leftovers),
             "leftover_list": self.leftovers[:20],
             "substitutions": sorted({_substitution(entry) for entry in self.entries if entry.substitution}),
@@ -105,19 +104,21 @@ def run_gates(
     driver: Driver,
     *,
     jobs: int = 2,
+    runtime: bool = True,
     progress: BuildProgress | None = None,
 ) -> GateReport:
     """Build the tasks and run every gate but the one on leftovers, which needs the driver closed (its caller's part).
 
     Args:
         jobs: builds and checks at a time.
+        runtime: whether the gate of that name is among them.
         progress: told what is done, in the caller's thread.
     """
     progress = progress or BuildProgress()
     entries = store.build(tasks, jobs=jobs, progress=progress)
     progress.start(len(tasks), "checked")
     reports = {task.id: _report_of(task, entry) for task, entry in zip(tasks, entries, strict=True)}
-    checks = [partial(check_task, task, reports[task.id], store, driver) for task in tasks]
+    checks = [partial(check_task, task, reports[task.id], store, driver, runtime=runtime) for task in tasks]
     run_each(checks, lambda _: progress.advance(), jobs=jobs, stop=driver.close)
     pins = {
         "manifest": manifest_digest(entries),
@@ -139,13 +140,18 @@ def _report_of(task: Task, entry: ManifestEntry) -> TaskReport:
     return report
 
 
-def check_task(task: Task, report: TaskReport, store: AssetStore, driver: Driver) -> TaskReport:
-    """Run the gates of one built task into ``report``."""
+def check_task(
+    task: Task, report: TaskReport, store: AssetStore, driver: Driver, *, runtime: bool = True
+) -> TaskReport:
+    """Run the gates of one built task into ``report``; ``runtime`` says whether that gate is among them."""
     if not report.built:
         return report
     began = time.monotonic()
     try:
-        _check(task, report, store.prepared(task).stack, driver)
+        stack = store.prepared(task).stack
+        _check(task, report, stack, driver)
+        if runtime:
+            _check_runtime(task, report, stack, driver)
     except (InfrastructureError, InputError) as error:
         report.fail(getattr(error, "failure", FailureClass.RUNTIME), str(error))
     except SandboxOOMError as error:
@@ -160,19 +166,23 @@ def _check(task: Task, report: TaskReport, stack: LayerStack, driver: Driver) ->
     backend = driver.backend(stack)
     try:
         backend.start()
-        first = _tree(backend)
         prepare(backend, task)
         null = verify(backend, task)
         reference = _reference(backend, task, report)
         _judge(report, null, reference)
-        destroy(backend)
-        backend.start()
-        second = _tree(backend)
-        report.reset_identical = first == second
-        if not report.reset_identical:
-            report.fail(FailureClass.RUNTIME, f"a reset differs: {_first_difference(first, second)}")
     finally:
         backend.close()
+    reset = check_reset(driver, stack)
+    report.reset_identical, report.hostile = reset.identical, reset.did
+    if not reset.identical:
+        report.fail(FailureClass.RUNTIME, f"a reset differs: {reset.difference}")
+
+
+def _check_runtime(task: Task, report: TaskReport, stack: LayerStack, driver: Driver) -> None:
+    found = check_runtime(driver, stack, task)
+    report.runtime_works, report.runtime_faults, report.not_checked = found.ok, found.faults, found.not_checked
+    if not found.ok:
+        report.fail(FailureClass.RUNTIME, found.sentence)
 
 
 def _reference(backend: SandboxBackend, task: Task, report: TaskReport) -> Verdict | None:
@@ -208,27 +218,6 @@ def _broken(output: str) -> FailureClass:
     """Why a verifier does not run: it wants a network, or it is at fault itself."""
     wants_network = classify_run(output) is FailureClass.NETWORK
     return FailureClass.NETWORK if wants_network else FailureClass.VERIFIER_BROKEN
-
-
-def destroy(backend: SandboxBackend) -> None:
-    """An episode that does its worst in a running sandbox; where the solution has left no room for that, less."""
-    with suppress(RuntimeError):
-        backend.write_file("/etc/passwd", "gone\n")
-        backend.write_file("/made/by/the/episode", b"\0" * 65536)
-    backend.run_command(_DESTRUCTION, timeout=120)
-
-
-def _tree(backend: SandboxBackend) -> str:
-    listing = getattr(backend, "listing", None)
-    if listing is None:
-        raise InfrastructureError("this driver's sandboxes cannot list their file tree", "Use another driver")
-    return listing()
-
-
-def _first_difference(first: str, second: str) -> str:
-    lines = unified_diff(first.splitlines(), second.splitlines(), lineterm="", n=0)
-    changed = [line for line in lines if line[:1] in "+-" and line[:3] not in ("+++", "---")]
-    return f"{len(changed)} lines, such as {' / '.join(changed[:2])}"[:400]
 
 
 def _last_line(text: str) -> str:

@@ -1,7 +1,8 @@
-"""What sandboxes leave behind: processes, mounts and temporary files of this process, before compared with after."""
+"""What sandboxes leave behind: processes, mounts, files, ports, cgroups of this process, before compared with after."""
 
 import ctypes
 import os
+import socket
 import tempfile
 import time
 from collections.abc import Iterator
@@ -9,16 +10,22 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
+from leonardo.sandbox.cgroups import own_groups
+
 _SET_CHILD_SUBREAPER = 36  # prctl(2): what loses its parent below us becomes our child instead of init's
 
 
 @dataclass(frozen=True)
 class Belongings:
-    """Processes (with their start times, since numbers come again), mounts and temporary files."""
+    """Processes (with their start times, since numbers come again), mounts, temporary files, ports and cgroups."""
 
     processes: frozenset[str]
     mounts: frozenset[str]
     files: frozenset[str]
+    ports: frozenset[str] = frozenset()
+    groups: frozenset[str] = frozenset()
 
     def since(self, earlier: "Belongings") -> list[str]:
         """What is there now and was not ``earlier``."""
@@ -26,6 +33,8 @@ class Belongings:
             *sorted(f"process {entry}" for entry in self.processes - earlier.processes),
             *sorted(f"mount {entry}" for entry in self.mounts - earlier.mounts),
             *sorted(f"file {entry}" for entry in self.files - earlier.files),
+            *sorted(f"port {entry}" for entry in self.ports - earlier.ports),
+            *sorted(f"cgroup {entry}" for entry in self.groups - earlier.groups),
         ]
 
 
@@ -47,12 +56,14 @@ def own_temporary_folder() -> Iterator[Path]:
 
 def belongings(root: Path) -> Belongings:
     """What this process has: everything below it in the process tree, its temporary files
-    (:func:`own_temporary_folder`), what is unfinished (hidden) below ``root``, and mounts in any of these places."""
+    (:func:`own_temporary_folder`), what is unfinished (hidden) below ``root``, mounts in any of these places, ports on
+    which any of its processes listens, and cgroups that it made."""
     places = [root.resolve(), *([Path(tempfile.tempdir).resolve()] if tempfile.tempdir else [])]
     files = {str(path) for path in root.glob("*/.*")}
     if tempfile.tempdir:
         files |= {str(path) for path in Path(tempfile.tempdir).iterdir() if path.name.startswith("leonardo")}
-    return Belongings(frozenset(_descendants()), frozenset(_mounts(places)), frozenset(files))
+    processes, mounts = frozenset(_descendants()), frozenset(_mounts(places))
+    return Belongings(processes, mounts, frozenset(files), frozenset(_ports()), frozenset(own_groups()))
 
 
 def left_over(before: Belongings, root: Path, patience: float = 5.0) -> list[str]:
@@ -69,6 +80,18 @@ def _mounts(places: list[Path]) -> set[str]:
     # the mount's number tells a new one from an old one in its place
     mounts = [line.split()[:5] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
     return {" ".join(fields) for fields in mounts if any(Path(fields[4]).is_relative_to(place) for place in places)}
+
+
+def _ports() -> set[str]:
+    """Where this process and those below it listen, each in its own network."""
+    found = set()
+    me = psutil.Process()
+    for process in (me, *me.children(recursive=True)):
+        with suppress(psutil.Error, OSError):
+            for connection in process.net_connections(kind="inet"):
+                if connection.status == psutil.CONN_LISTEN or connection.type == socket.SOCK_DGRAM:
+                    found.add(f"{connection.laddr.ip}:{connection.laddr.port}" if connection.laddr else "unbound")
+    return found
 
 
 def _descendants() -> set[str]:

@@ -126,6 +126,15 @@ def find() -> Groups | None:
     return Groups(usable) if usable else None
 
 
+def own_groups() -> list[str]:
+    """The groups that this process has made and that are there."""
+    try:
+        hierarchies = _hierarchies(Path("/proc/self/cgroup").read_text(), Path("/proc/self/mountinfo").read_text())
+    except OSError:
+        return []
+    return [str(made) for each in hierarchies for made in each.folder.glob(f"{PREFIX}{os.getpid()}-*")]
+
+
 def _hierarchies(memberships: str, mounts: str) -> list[_Hierarchy]:
     """From the texts of /proc/self/cgroup and mountinfo: where memory and processes can be bounded."""
     found: list[_Hierarchy] = []

@@ -45,10 +45,10 @@ def show(report: GateReport, console: Console) -> None:
     """Print the table, what stands in for base images, what was left over, and the verdict."""
     table = Table()
     table.add_column("task", no_wrap=True)
-    for name in ("kind", "built", "null fails", "reference passes", "reset identical", "seconds"):
+    for name in ("kind", "built", "null fails", "reference passes", "reset identical", "runtime works", "seconds"):
         table.add_column(name)
     for task in report.tasks:
-        marks = (task.built, task.null_fails, task.reference_passes, task.reset_identical)
+        marks = (task.built, task.null_fails, task.reference_passes, task.reset_identical, task.runtime_works)
         table.add_row(task.task_id, task.kind, *map(_mark, marks), f"{task.seconds:.1f}")
     console.print(table)
     figures = report.figures
@@ -61,7 +61,7 @@ def show(report: GateReport, console: Console) -> None:
         say(console, f"left over: {entry}")
     counts = ", ".join(
         f"{name.replace('_', ' ')} {figures[name]}"
-        for name in ("rows", "built", "null_fails", "reference_passes", "reset_identical", "leftovers")
+        for name in ("rows", "built", "null_fails", "reference_passes", "reset_identical", "runtime_works", "leftovers")
     )
     say(console, f"{'ok' if report.ok else 'NOT OK'}: {counts}")
 

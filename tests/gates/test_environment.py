@@ -25,7 +25,7 @@ def check(store: AssetStore, driver: Driver, make_task: MakeTask) -> Callable[..
 
     def run(verifier: str, solution: str | None, post: str = POST, **fields: object) -> TaskReport:
         task = make_task(post, tests=verifier_files(verifier), reference_solution=solution, **fields)
-        return run_gates([task], store, driver, jobs=1).tasks[0]
+        return run_gates([task], store, driver, jobs=1, runtime=False).tasks[0]
 
     return run
 
@@ -108,7 +108,7 @@ def test_a_set_up_that_fails_is_classified_and_the_others_go_on(
         make_task("exit 7", "bad"),
         make_task("true", "good", tests=verifier_files("#!/bin/bash\n[[ -e /b ]]\n"), reference_solution="touch /b\n"),
     ]
-    report = run_gates(tasks, store, driver)
+    report = run_gates(tasks, store, driver, runtime=False)
     assert not report.ok
     assert report.tasks[0].failure is FailureClass.SET_UP
     assert report.tasks[0].null_fails is None
@@ -148,7 +148,7 @@ def test_the_command_writes_its_verdict(tmp_path: Path, site: Site, capsys: pyte
     assert gates_command(rows, out, site=tmp_path / "site.yaml") == 0
     verdict = json.loads(out.read_text())
     assert verdict["ok"] is True
-    names = ("rows", "built", "null_fails", "reference_passes", "reset_identical", "leftovers")
+    names = ("rows", "built", "null_fails", "reference_passes", "reset_identical", "runtime_works", "leftovers")
     assert {name: verdict["figures"][name] for name in names} == dict.fromkeys(names, 1) | {"leftovers": 0}
     assert verdict["pins"]["driver"]
     assert verdict["pins"]["manifest"]

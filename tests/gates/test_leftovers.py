@@ -1,9 +1,13 @@
+import socket
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+import pytest
+
 from leonardo.gates.leftovers import belongings, left_over, own_temporary_folder
+from leonardo.sandbox import cgroups
 
 
 def test_a_process_is_seen_until_it_has_ended(tmp_path: Path) -> None:
@@ -51,3 +55,25 @@ os.kill(int(found[0].split()[1]), signal.SIGKILL)
 """
     root = Path(__file__).parents[2]
     subprocess.run([sys.executable, "-c", script], check=True, cwd=root, timeout=30)
+
+
+def test_a_port_that_is_still_held_is_seen(tmp_path: Path) -> None:
+    before = belongings(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        assert left_over(before, tmp_path, patience=0) == [f"port 127.0.0.1:{server.getsockname()[1]}"]
+    assert left_over(before, tmp_path, patience=0) == []
+
+
+def test_a_cgroup_that_was_not_removed_is_seen(tmp_path: Path) -> None:
+    groups = cgroups.find()
+    if groups is None:
+        pytest.skip("this process may make no cgroups here")
+    before = belongings(tmp_path)
+    group = groups.make(memory=1 << 26, processes=8)
+    try:
+        assert all(entry.startswith("cgroup ") for entry in left_over(before, tmp_path, patience=0))
+        assert left_over(before, tmp_path, patience=0)
+    finally:
+        group.close_descriptors()
+        group.remove()
+    assert left_over(before, tmp_path) == []
