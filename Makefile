@@ -22,7 +22,7 @@ BUNDLE ?= out/assets.tar
 BASE ?=
 TRAINED ?=
 
-.PHONY: help setup bfcl functions assets assets-gc assets-bundle assets-unbundle bench-assets demo smoke calibrate evaluate gates parity audit diagnose repairs test test-sandbox lint format apptainer upstream bench-sandbox soak apply-patches unapply-patches diff new-patch \
+.PHONY: help setup bfcl functions assets assets-gc assets-bundle assets-unbundle bench-assets demo smoke calibrate evaluate families gates parity audit diagnose repairs test test-sandbox lint format apptainer upstream bench-sandbox soak apply-patches unapply-patches diff new-patch \
 	refresh-patches rebase-patches continue-patches abort-patches check-patches doctor clean \
 	upstream-env upstream-wheels lock-upstream-env test-upstream
 
@@ -43,6 +43,10 @@ smoke: setup ## Plumbing: a few updates, weights handed over, a checkpoint that 
 
 calibrate: setup ## The signal gate: rewards vary inside groups and reach the weights; ENGINE=upstream for upstream's trainer
 	@$(STAGE) calibrate
+
+families: setup ## Model families: round trips, damaged calls, masks, and agreement with vLLM's parsers where UPSTREAM_VENV is
+	@$(LEONARDO) families check --seed $(SEED) \
+		$$(test -x "$(UPSTREAM_VENV)/bin/python" && echo --upstream-python "$(UPSTREAM_VENV)/bin/python")
 
 gates: setup ## Environment gates on TASKS: build, null run, reference solution, reset, leftovers
 	@$(LEONARDO) gates "$(TASKS)" --site $(SITE) --driver $(DRIVER) --jobs $(JOBS)

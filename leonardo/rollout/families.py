@@ -6,10 +6,12 @@ A family's chat template is ours. It is made of four parts, so that none is writ
 """
 
 import json
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
+from jinja2 import Template
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from pydantic import Field, PrivateAttr
 
@@ -71,23 +73,27 @@ class Architecture(Settings):
 
 
 class Upstream(Settings):
-    """How upstream's trainer handles the family.
+    """How upstream's engine reads the family's turns.
 
     Attributes:
         parser: vLLM's parser of the format, ``module:Class``.
-        entry: upstream's name for parser and results with the models' own chat template; none where it has none.
-        flags: of the trainer.
+        differences: text that a turn may hold -> why vLLM's parser reads such a turn otherwise than ours.
     """
 
     parser: str
-    entry: str = ""
-    flags: dict[str, Any] = {}
+    differences: dict[str, str] = {}
 
 
 class Desk(Settings):
-    """What a tokenizer made at desk size needs: text that is one token each, so that a turn is mostly its command."""
+    """What a policy of the family is like at desk size.
+
+    Attributes:
+        pieces: text that is one token each in its tokenizer, so that a turn is mostly its command.
+        settings: of transformers' configuration class, over those of the architecture.
+    """
 
     pieces: tuple[str, ...] = ()
+    settings: dict[str, Any] = {}
 
 
 class Family(Settings):
@@ -125,6 +131,18 @@ class Family(Settings):
         parts = [f"{{%- set {name} = {json.dumps(value)} -%}}\n" for name, value in settings.items()]
         parts += [self.tool_format.template, _SAID, _text(f"listings/{listing}.j2"), self._turns]
         return "".join(parts)
+
+    def upstream_entry(self, listing: Listing) -> dict[str, Any]:
+        """Upstream's entry for the family with our chat template (see :mod:`leonardo.hooks.parsers`)."""
+        frame = result_frame(self.chat_template(listing), self.tokens.ends[0])
+        opens, closes = (text.replace("{", "{{").replace("}", "}}") for text in (frame.opens, frame.closes))
+        shown = f"{opens}{{output}}{closes}"
+        return {
+            "import_path": self.upstream.parser,
+            "role_templates": {"tool": shown, "user": shown},
+            "output_prefix": frame.before,
+            "output_postfix": frame.after,
+        }
 
     @property
     def digest(self) -> str:
@@ -164,9 +182,46 @@ def render_chat(
         tools: that are listed.
         opens_turn: whether the model's turn is opened at the end.
     """
+    return _compiled(template).render(messages=messages, tools=tools, add_generation_prompt=opens_turn)
+
+
+@lru_cache(maxsize=32)
+def _compiled(template: str) -> Template:
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
     environment.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False)
-    return environment.from_string(template).render(messages=messages, tools=tools, add_generation_prompt=opens_turn)
+    return environment.from_string(template)
+
+
+@dataclass(frozen=True)
+class ResultFrame:
+    """What a chat template writes between two turns of a model.
+
+    Attributes:
+        before: what follows the token that ends the first, before any result.
+        opens, closes: around the text of each result.
+        after: behind the last, up to where the model goes on.
+    """
+
+    before: str
+    opens: str
+    closes: str
+    after: str
+
+
+def result_frame(template: str, end: str) -> ResultFrame:
+    """What ``template`` writes around results, where a turn ends with ``end``; found by rendering one and two."""
+    said, shown = "-said-", "-shown-"
+    turn = [{"role": "user", "content": ""}, {"role": "assistant", "content": said}]
+    result = {"role": "tool", "content": shown}
+
+    def rendered(results: int, opens_turn: bool = False) -> str:
+        whole = render_chat(template, [*turn, *[result] * results], None, opens_turn=opens_turn)
+        return whole.partition(said)[2].removeprefix(end)
+
+    one = rendered(1)
+    block = rendered(2)[len(one) :]
+    opens, _, closes = block.partition(shown)
+    return ResultFrame(one[: len(one) - len(block)], opens, closes, rendered(1, opens_turn=True)[len(one) :])
 
 
 _FOLDER = Path(__file__).parents[2] / "launch" / "families"

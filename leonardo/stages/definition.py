@@ -72,16 +72,6 @@ class Stage(Settings):
         return _changed(WarmStartConfig(episode=self.episode_settings()), self.warm_start, "warm_start")
 
 
-class ToolParser(Settings):
-    """How upstream reads a model's tool calls and shows it results, where it lists no such entry itself."""
-
-    import_path: str
-    role_templates: dict[str, str]
-    output_prefix: str = ""
-    output_postfix: str = ""
-    stop_sequences: tuple[str, ...] = ()
-
-
 class Model(Settings):
     """A model file.
 
@@ -89,7 +79,8 @@ class Model(Settings):
         name: of the model.
         start: ``desk`` for a policy made from nothing; else a pretrained model, as a folder or a name of the hub.
         family: of ``launch/families``, whose chat template and marks of a turn a pretrained model gets.
-        tool_parser: name of the parser; ``parsers`` holds its entry where upstream has none.
+        tool_parser: upstream's name for a parser that it lists, with the checkpoint's own chat template; without one,
+            the model gets the family's template and parser.
         episode: bounds of an episode in tokens of this model's tokenizer; they replace the stage's.
         warm_start: settings of its warm start; they replace the stage's.
         upstream: flags of upstream's trainer that belong to the model.
@@ -99,8 +90,7 @@ class Model(Settings):
     name: str
     start: str
     family: str = REFERENCE
-    tool_parser: str
-    parsers: dict[str, ToolParser] = {}
+    tool_parser: str = ""
     episode: dict[str, int | float] = {}
     warm_start: dict[str, Any] = {}
     upstream: dict[str, Any] = {}
@@ -134,7 +124,7 @@ def _changed(default: Parts, values: dict[str, Any], where: str) -> Parts:
         kind = type(known[name])
         if is_dataclass(kind) and isinstance(value, dict):
             changed[name] = _changed(known[name], value, f"{where}.{name}")
-        elif isinstance(value, kind) or (kind is float and isinstance(value, int)):
+        elif isinstance(value, kind) or (kind, type(value)) in ((float, int), (tuple, list)):
             changed[name] = kind(value)
         else:
             raise InputError(f"{where}.{name}: {value!r} is no {kind.__name__}", "See the stage files")

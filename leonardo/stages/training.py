@@ -132,6 +132,7 @@ def run_stage(
         figures |= _evaluation_figures(comparison)
     figures["seconds"] = seconds = round(time.monotonic() - started, 1)
     pins = recipe.pins(stage, episode) | {"engine": engine, "stage": stage.name, "model": model.name}
+    pins |= {"family": load_family(model.family).digest}
     if engine == "upstream":
         pins |= {"patches": read_stack(PROJECT / "patches").digest}
     if engine == "desk" and (injected := stage.learner().faults.injected):
@@ -198,11 +199,14 @@ def _updates(stage: Stage, engine: Engine) -> int:
 
 
 def _upstream_run(stage: Stage, model: Model, site: Site, place: UpstreamPlace) -> UpstreamRun:
+    family = load_family(model.family)
+    parsers = {} if model.tool_parser else {family.name: family.upstream_entry("brief")}
+    parser = model.tool_parser or family.name
     return UpstreamRun(
-        flags={**site.upstream.flags, **model.upstream, **stage.upstream, "tool_parser_type": model.tool_parser},
+        flags={**site.upstream.flags, **model.upstream, **stage.upstream, "tool_parser_type": parser},
         environment=site.upstream.environment,
         ray=site.upstream.ray,
-        parsers={name: parser.model_dump() for name, parser in model.parsers.items()},
+        parsers=parsers,
         episode=stage.episode_settings(),
         python=place.python.absolute(),
         tree=place.tree.absolute(),

@@ -10,14 +10,12 @@ from transformers import PreTrainedTokenizerFast
 
 from leonardo.errors import InputError
 from leonardo.rollout.episodes import Messages
-from leonardo.rollout.families import Family, Listing, render_chat
+from leonardo.rollout.families import Family, Listing, render_chat, result_frame
 from leonardo.rollout.formats import QWEN3_XML, ToolFormat, Tools, format_named
 from leonardo.rollout.prompts import BASH_TOOL
 
 _FORMAT, _ENDS = "tool_call_format", "turn_ends"
 """Where a tokenizer keeps them: in its own settings file."""
-
-_SAID, _SHOWN = "-said-", "-shown-"
 
 
 def dress(tokenizer: PreTrainedTokenizerFast, family: Family, listing: Listing) -> PreTrainedTokenizerFast:
@@ -95,14 +93,8 @@ class Dialogue:
 
         Tokens up to the last control token before the text, the text from there, and the same behind it.
         """
-        conversation = [
-            {"role": "user", "content": ""},
-            {"role": "assistant", "content": _SAID},
-            {"role": role, "content": _SHOWN},
-        ]
-        whole = render_chat(str(self.tokenizer.chat_template), conversation, [BASH_TOOL], opens_turn=True)
-        between = whole.partition(_SAID)[2].removeprefix(self.tokenizer.eos_token)
-        opens, _, closes = between.partition(_SHOWN)
+        frame = result_frame(str(self.tokenizer.chat_template), self.tokenizer.eos_token)
+        opens, closes = frame.before + frame.opens, frame.closes + frame.after
         marks = self.tokenizer.all_special_tokens
         start = max((opens.rfind(mark) + len(mark) for mark in marks if mark in opens), default=0)
         stop = min((closes.find(mark) for mark in marks if mark in closes), default=0)

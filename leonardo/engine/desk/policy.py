@@ -77,7 +77,8 @@ def make_model(
     Raises InputError where the family has no such layers.
     """
     _hush()
-    architecture = (family or load_family(REFERENCE)).architecture
+    family = family or load_family(REFERENCE)
+    architecture = family.architecture
     if strange := set(shape.layers) - set(architecture.layers):
         raise InputError(
             f"{architecture.type} has no {min(strange)} layers",
@@ -105,7 +106,7 @@ def make_model(
             "linear_key_head_dim": shape.linear_head_dim,
             "linear_value_head_dim": shape.linear_head_dim,
         }
-    config = AutoConfig.for_model(architecture.type, **(architecture.settings | settings))
+    config = AutoConfig.for_model(architecture.type, **(architecture.settings | family.desk.settings | settings))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
