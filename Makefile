@@ -23,7 +23,7 @@ BASE ?=
 TRAINED ?=
 
 .PHONY: help setup bfcl functions assets assets-gc assets-bundle assets-unbundle bench-assets demo smoke calibrate evaluate families gates parity audit diagnose repairs test test-sandbox lint format apptainer upstream bench-sandbox soak apply-patches unapply-patches diff new-patch \
-	refresh-patches rebase-patches continue-patches abort-patches check-patches doctor clean \
+	refresh-patches rebase-patches continue-patches abort-patches check-patches doctor clean test-slurm slurm-packages \
 	upstream-env upstream-wheels lock-upstream-env test-upstream
 
 help: ## List the targets
@@ -86,6 +86,12 @@ test: setup ## The tests; those marked slow are left to test-sandbox
 
 test-sandbox: setup ## The sandbox's tests on every driver of this machine (half an hour), or on DRIVERS="namespaces apptainer"; as root and as a plain user
 	@LEONARDO_TEST_DRIVERS="$(DRIVERS)" $(VENV)/bin/python -m pytest -q tests/sandbox
+
+test-slurm: setup ## Jobs on a real Slurm of two virtual nodes, set up and taken down in namespaces (root; make slurm-packages)
+	@tests/slurm/cluster.sh $(VENV)/bin/python -m pytest -q tests/slurm $(if $(SLOW),,-m "not slow")
+
+slurm-packages: ## Install Debian's Slurm, and MariaDB for its accounts, for test-slurm (root)
+	@DEBIAN_FRONTEND=noninteractive apt-get -q install -y --no-install-recommends slurmctld slurmd slurm-client slurmdbd mariadb-server munge iproute2 > /dev/null
 
 lint: setup ## ruff, lint and format
 	@$(VENV)/bin/ruff check .

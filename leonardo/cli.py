@@ -18,6 +18,7 @@ from leonardo.functions.commands import functions_app
 from leonardo.overlay.commands import patches_app
 from leonardo.stages.evaluate import evaluate_app
 from leonardo.stages.family_commands import families_app
+from leonardo.stages.launch_commands import launch_app
 
 PROJECT = Path(__file__).parent.parent
 
@@ -74,6 +75,7 @@ app.add_typer(assets_app)
 app.add_typer(functions_app)
 app.add_typer(families_app)
 app.add_typer(evidence_app)
+app.add_typer(launch_app)
 app.add_typer(evaluate_app)
 compat = typer.Typer(name="compat", help="Compat rules: what is done differently where a set-up meets a site.")
 app.add_typer(compat)

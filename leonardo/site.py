@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
+from leonardo.cluster import Cluster
 from leonardo.settings import Settings, find_settings, read_settings
 
 CACHE_VARIABLE = "LEONARDO_CACHE"
@@ -71,11 +72,12 @@ class Site(Settings):
 
     Attributes:
         name: shown with results.
-        cache: folder for everything that can be made again; ``LEONARDO_CACHE`` overrides it.
+        cache: folder for everything that can be made again; ``LEONARDO_CACHE`` overrides it. With variables.
         node_cache: folder on a disk of the node itself for unpacked layers; ``LEONARDO_NODE_CACHE`` overrides it. In
             the cache if neither is given, which is right where the cache is on such a disk.
         bases: image name -> how to get it; an image without an entry comes from its registry.
         upstream: how upstream's trainer runs here.
+        cluster: its scheduler, nodes and folders; None for a machine of one's own.
     """
 
     name: str
@@ -83,11 +85,12 @@ class Site(Settings):
     node_cache: Annotated[Path | None, Field(validate_default=True)] = None
     bases: dict[str, BaseSource] = {}
     upstream: UpstreamRuntime = UpstreamRuntime()
+    cluster: Cluster | None = None
 
     @field_validator("cache")
     @classmethod
     def _cache_folder(cls, value: Path) -> Path:
-        return Path(os.environ.get(CACHE_VARIABLE) or value).expanduser().absolute()
+        return Path(os.path.expandvars(os.environ.get(CACHE_VARIABLE) or value)).expanduser().absolute()
 
     @field_validator("node_cache")
     @classmethod

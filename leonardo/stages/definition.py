@@ -9,6 +9,7 @@ from pydantic import Field
 from leonardo.engine.desk.config import LearnerConfig, WarmStartConfig
 from leonardo.errors import InputError
 from leonardo.gates.criteria import Criterion
+from leonardo.jobs.settings import JobSettings, Shape
 from leonardo.rollout.episodes import EpisodeSettings
 from leonardo.rollout.families import REFERENCE, load_family
 from leonardo.settings import Settings, find_settings, read_settings
@@ -28,6 +29,9 @@ class Stage(Settings):
         upstream: flags of upstream's trainer.
         start_within, stall_after: seconds that the trainer may take for its first step, and for each later one.
         criteria: what a pass asks for.
+        job: what it takes on a cluster.
+        pins: what a launch holds the machine to: ``upstream``, a commit.
+        rows: the rows to train on where it is not the desk corpus: a file or folder below the site's ``shared``.
     """
 
     name: str
@@ -42,6 +46,9 @@ class Stage(Settings):
     start_within: float = 600.0
     stall_after: float = 300.0
     criteria: tuple[Criterion, ...]
+    job: JobSettings = JobSettings()
+    pins: dict[str, str] = {}
+    rows: str = ""
 
     def with_model(self, model: "Model") -> "Stage":
         """This stage with what ``model`` replaces in it."""
@@ -85,6 +92,9 @@ class Model(Settings):
         warm_start: settings of its warm start; they replace the stage's.
         upstream: flags of upstream's trainer that belong to the model.
         criteria: in the place of the stage's for the same figures.
+        revision: a commit of ``start`` on the hub; "" pins what the bundle brought.
+        parameters: billions; 0 where memory is no question.
+        shapes: how it is laid out over GPUs, by what sites call them.
     """
 
     name: str
@@ -95,6 +105,9 @@ class Model(Settings):
     warm_start: dict[str, Any] = {}
     upstream: dict[str, Any] = {}
     criteria: tuple[Criterion, ...] = ()
+    revision: str = ""
+    parameters: float = Field(default=0.0, ge=0)
+    shapes: dict[str, Shape] = {}
 
 
 def load_stage(name: str | Path) -> Stage:

@@ -1,0 +1,61 @@
+"""What each node of a job is asked before any work: is all there that the job needs, offline? Then makes scratch.
+
+Usage, by the job's script: ``python -m leonardo.jobs.arrive JOB.json SCRATCH``. One line for each thing that is
+missing; exit code 2 where something is, 3 where the node itself falls short.
+"""
+
+import json
+import os
+import shutil
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from leonardo.hooks.paths import LONGEST_SCRATCH
+
+_GIB = 1 << 30
+
+
+def missing(plan: dict[str, Any]) -> Iterator[str]:
+    """What is not there of what the plan names, a line each."""
+    for name, remedy in plan["needs"].items():
+        path = Path(name)
+        if not path.exists():
+            yield f"{name} is not there. {remedy}"
+        elif path.is_dir() and not any(path.iterdir()):
+            yield f"{name} is empty. {remedy}"
+
+
+def shortcomings(plan: dict[str, Any], scratch: Path) -> Iterator[str]:
+    """What this node lacks, a line each. Makes ``scratch``."""
+    if len(os.fsencode(scratch)) > LONGEST_SCRATCH:
+        yield f"{scratch} is longer than {LONGEST_SCRATCH} bytes, too long for sockets"
+        return
+    try:
+        scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        yield f"{scratch} cannot be made ({error.strerror})"
+        return
+    asked = plan["resources"]["tmp"]
+    free = shutil.disk_usage(scratch).free / _GIB
+    if free < asked:
+        yield f"{scratch.parent} has {free:.1f} GiB free, the job needs {asked:g}"
+    if (wanted := plan["resources"]["gpus"]) and (seen := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
+        count = len([entry for entry in seen.split(",") if entry])
+        if count < wanted:
+            yield f"{count} GPUs are visible, the job needs {wanted}"
+
+
+def main(arguments: list[str]) -> int:
+    """Entry point."""
+    plan = json.loads(Path(arguments[0]).read_bytes())
+    lacking, short = list(missing(plan)), list(shortcomings(plan, Path(arguments[1])))
+    for line in (*lacking, *short):
+        print(f"{socket.gethostname()}: {line}", file=sys.stderr)
+    return 2 if lacking else 3 if short else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

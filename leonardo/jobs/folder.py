@@ -1,0 +1,130 @@
+"""A job's run folder: what was submitted, with which environment and pins, who holds it, what happened.
+
+::
+
+    job.json         the plan and, once it is queued, the job's id
+    job.sh           the script
+    environment.txt  the packages of the project's environment, name==version
+    lock.json        whose the folder is: the job's id; removed by ``collect`` when the job has ended
+    events.jsonl     what the script noted: started, told to stop, queued again, ended with which code
+    ended*.json      the main step's exit code
+    slurm-*.log      output
+    evidence.json    what ``collect`` made of it
+"""
+
+import json
+import os
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import distributions
+from pathlib import Path
+from typing import Any
+
+from leonardo.errors import InputError
+from leonardo.files import write_atomic, write_json
+from leonardo.jobs.plan import JobPlan
+
+PLAN, SCRIPT, LOCK, EVENTS, ENVIRONMENT = "job.json", "job.sh", "lock.json", "events.jsonl", "environment.txt"
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that a job's script noted."""
+
+    time: str
+    job: str
+    task: str
+    restart: int
+    event: str
+    code: int | None
+
+
+def name_folder(runs: Path, name: str) -> Path:
+    """A new run folder's path, which the time makes unlike others."""
+    return runs.absolute() / f"{name}-job-{datetime.now(UTC):%Y%m%dT%H%M%S}"
+
+
+def write_folder(plan: JobPlan, script: str) -> Path:
+    """Make the folder and what belongs in it before submission. Returns the script's path.
+
+    Raises:
+        InputError: the folder is another job's; ``leonardo launch check`` says whose.
+    """
+    plan.folder.mkdir(parents=True, exist_ok=True)
+    _take(plan.folder)
+    write_json(plan.folder / PLAN, plan.as_json())
+    write_atomic(plan.folder / ENVIRONMENT, "".join(f"{line}\n" for line in packages()))
+    path = plan.folder / SCRIPT
+    write_atomic(path, script)
+    path.chmod(0o755)
+    return path
+
+
+def note_job(folder: Path, job: str) -> None:
+    """Write the id of the queued job into plan and lock."""
+    plan = read_plan(folder)
+    write_json(folder / PLAN, plan | {"job": job})
+    write_json(folder / LOCK, _owner() | {"job": job})
+
+
+def release(folder: Path) -> None:
+    """Let the folder go."""
+    (folder / LOCK).unlink(missing_ok=True)
+
+
+def holder(folder: Path) -> dict[str, Any] | None:
+    """Whose the folder is, with ``job`` once it is queued; None where nobody's."""
+    try:
+        held = json.loads((folder / LOCK).read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValueError:
+        return {"host": "?", "process": 0, "time": "?"}
+    return dict(held)
+
+
+def read_plan(folder: Path) -> dict[str, Any]:
+    """``job.json``. Raises InputError where the folder is no job's."""
+    try:
+        return dict(json.loads((folder / PLAN).read_bytes()))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{folder} is no job's folder ({PLAN} cannot be read)", "Name one below runs/") from error
+
+
+def events(folder: Path) -> Iterator[Event]:
+    """What the script noted, oldest first; a line that was cut short is passed over."""
+    try:
+        lines = (folder / EVENTS).read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return
+    for line in lines:
+        try:
+            yield Event(**json.loads(line))
+        except (ValueError, TypeError):
+            continue
+
+
+def packages() -> list[str]:
+    """The packages of this environment, ``name==version``, sorted."""
+    found = {(entry.metadata["Name"] or "?").lower(): entry.version for entry in distributions()}
+    return [f"{name}=={version}" for name, version in sorted(found.items())]
+
+
+def _take(folder: Path) -> None:
+    try:
+        descriptor = os.open(folder / LOCK, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+    except FileExistsError as error:
+        held = holder(folder) or {}
+        raise InputError(
+            f"{folder} is held by job {held.get('job', 'that was never queued')} since {held.get('time', '?')}",
+            "Name another folder, or let it go when that job has ended: leonardo launch collect",
+        ) from error
+    with os.fdopen(descriptor, "w") as stream:
+        json.dump(_owner(), stream)
+
+
+def _owner() -> dict[str, Any]:
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    return {"host": socket.gethostname(), "process": os.getpid(), "time": now}

@@ -1,0 +1,126 @@
+"""What a job is doing: Slurm's word, the last event, the trainer's steps, the end of its output."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from leonardo.gates.steps import read_records
+from leonardo.jobs import slurm
+from leonardo.jobs.folder import Event, events, read_plan
+
+_TAIL = 4096
+STEPS = "steps.jsonl"
+
+
+@dataclass(frozen=True)
+class Look:
+    """A job at a moment.
+
+    Attributes:
+        job: id; "" where it was never queued.
+        states: Slurm's; one a task of an array; empty where Slurm knows the job no more.
+        last: event.
+        steps: records written, and the last of them.
+        log: the file with the output.
+    """
+
+    job: str
+    states: tuple[slurm.State, ...]
+    last: Event | None
+    steps: int
+    record: Any
+    log: Path | None
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will come."""
+        return not self.job or (bool(self.states) and all(state.ended for state in self.states)) or self._forgotten
+
+    @property
+    def _forgotten(self) -> bool:
+        return not self.states and self.last is not None and self.last.event == "ended"
+
+    def line(self) -> str:
+        """For people."""
+        if not self.job:
+            return "never queued"
+        counts: dict[str, int] = {}
+        for state in self.states:
+            counts[state.name.lower()] = counts.get(state.name.lower(), 0) + 1
+        words = [", ".join(f"{count} {name}" if len(self.states) > 1 else name for name, count in counts.items())]
+        if not self.states:
+            words = ["no longer known to Slurm"]
+        first = self.states[0] if self.states else None
+        if first is not None and first.reason and not first.ended:
+            words.append(f"({first.reason})")
+        if first is not None and first.nodes:
+            words.append(f"on {first.nodes}")
+        if self.last is not None:
+            words.append(f"· {self.last.event} at {self.last.time}")
+        if self.steps:
+            words.append(f"· step {self.steps}: {_of_record(self.record)}")
+        return f"job {self.job}: {' '.join(words)}"
+
+
+def look(folder: Path) -> Look:
+    """A job's state now. Raises InputError where the folder is no job's."""
+    plan = read_plan(folder)
+    job = str(plan.get("job", ""))
+    states = slurm.states(job) if job and slurm.available() else []
+    noted = list(events(folder))
+    steps = steps_file(folder, plan)
+    records = list(read_records(steps)) if steps else []
+    logs = sorted(folder.glob("slurm-*.log"), key=lambda path: path.stat().st_mtime)
+    return Look(
+        job=job,
+        states=tuple(states),
+        last=noted[-1] if noted else None,
+        steps=len(records),
+        record=records[-1] if records else None,
+        log=logs[-1] if logs else None,
+    )
+
+
+def steps_file(folder: Path, plan: dict[str, Any]) -> Path | None:
+    """The step records of a job: in its own folder, or in the run folder that its stage made beside it."""
+    if (folder / STEPS).is_file():
+        return folder / STEPS
+    made = stage_folder(folder, plan)
+    return made / STEPS if made is not None and (made / STEPS).is_file() else None
+
+
+def stage_folder(folder: Path, plan: dict[str, Any]) -> Path | None:
+    """The run folder that the job's stage made, as its log names it or by name and time; None if there is none yet."""
+    pins = plan["pins"]
+    if "stage" not in pins:
+        return None
+    pattern = f"{pins['stage']}-{pins['engine']}-seed{pins['seed']}-*"
+    started = folder.stat().st_ctime if not (folder / "job.sh").exists() else (folder / "job.sh").stat().st_mtime
+    made = [path for path in folder.parent.glob(pattern) if path.is_dir() and path.stat().st_ctime >= started]
+    return max(made, key=lambda path: path.stat().st_ctime, default=None)
+
+
+def new_output(log: Path, position: int) -> tuple[str, int]:
+    """What a log has got since ``position``; the first time at most its end. Returns it and the new position."""
+    size = log.stat().st_size
+    if position < 0:
+        position = max(0, size - _TAIL)
+    if size < position:
+        position = 0
+    with log.open("rb") as stream:
+        stream.seek(position)
+        data = stream.read()
+    return data.decode(errors="replace"), position + len(data)
+
+
+def last_lines(log: Path, count: int) -> Iterator[str]:
+    """The end of a log."""
+    text, _ = new_output(log, -1)
+    yield from text.splitlines()[-count:]
+
+
+def _of_record(record: Any) -> str:
+    values = record.model_dump() if hasattr(record, "model_dump") else vars(record)
+    wanted = ("reward_mean", "gradient_norm", "mask_fraction")
+    return ", ".join(f"{name} {values[name]:.3g}" for name in wanted if isinstance(values.get(name), int | float))

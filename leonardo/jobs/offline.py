@@ -1,0 +1,114 @@
+"""Whether everything that a job needs is there without a network, and at the revision that it should be."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from leonardo.jobs.findings import Finding
+
+PIN = "pin.json"
+"""In a model's or data set's folder: what the bundle says it is, name and revision."""
+
+_BRING = "Bring it: make bundle where there is a network, make unbundle here"
+
+
+def needs_findings(needs: Mapping[str, str]) -> Iterator[Finding]:
+    """Files and folders that are not there, or are empty."""
+    for name, remedy in needs.items():
+        path = Path(name)
+        if not path.exists():
+            yield Finding("paths.missing", f"{name} is not there", remedy)
+        elif path.is_dir() and not any(path.iterdir()):
+            yield Finding("paths.missing", f"{name} is empty", remedy)
+
+
+def model_findings(folder: Path, name: str, revision: str) -> Iterator[Finding]:
+    """What a model's folder lacks of a whole checkpoint, and whether it is the pinned one."""
+    if not (folder / "config.json").is_file():
+        yield Finding("offline.model", f"model {name}: {folder} has no config.json", _BRING)
+        return
+    if not any((folder / tokenizer).is_file() for tokenizer in ("tokenizer.json", "tokenizer.model")):
+        yield Finding("offline.model", f"model {name}: {folder} has no tokenizer", _BRING)
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        shards = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+        gone = [shard for shard in shards if not (folder / shard).is_file()]
+        if gone:
+            yield Finding("offline.model", f"model {name}: {folder / gone[0]} is not there", _BRING)
+    elif not any(folder.glob("*.safetensors")):
+        yield Finding("offline.model", f"model {name}: {folder} has no weights (*.safetensors)", _BRING)
+    if revision:
+        found = pinned(folder)
+        if found != revision:
+            yield Finding(
+                "pins.model",
+                f"model {name} is pinned to {revision[:12]}, {folder} holds {found[:12] or 'an unknown revision'}",
+                "Bring the pinned one, or change revision of the model file",
+            )
+
+
+def pinned(folder: Path) -> str:
+    """The revision that a folder says it holds; "" where it says none."""
+    try:
+        return str(json.loads((folder / PIN).read_bytes())["revision"])
+    except (OSError, ValueError, KeyError):
+        return ""
+
+
+def environment_findings(python: Path, lock: Path, wheels: Path | None) -> Iterator[Finding]:
+    """Whether upstream's environment is whole: every locked package installed, or at least its wheel there."""
+    environment = python.parent.parent
+    if (environment / ".ready").is_file():
+        packages = {_normal(entry.name) for entry in environment.glob("lib/python*/site-packages/*.dist-info")}
+        gone = [f"{name}=={version}" for name, version in locked(lock) if f"{name}-{version}" not in packages]
+        if gone:
+            yield Finding(
+                "offline.wheels", f"{environment} lacks {gone[0]}{_more(gone)}", "Make it again: make upstream-env"
+            )
+        return
+    if wheels is None or not wheels.is_dir():
+        yield Finding(
+            "offline.wheels",
+            f"upstream's environment {environment} is not made, and there is no folder of wheels",
+            "make upstream-wheels WHEELS=dir where there is a network, then make upstream-env WHEELS=dir here",
+        )
+        return
+    gone = missing_wheels(lock, wheels)
+    if gone:
+        yield Finding("offline.wheels", f"{wheels} lacks the wheel of {gone[0]}{_more(gone)}", _BRING)
+    else:
+        yield Finding(
+            "offline.wheels",
+            f"upstream's environment {environment} is not made; all its wheels are there",
+            f"make upstream-env WHEELS={wheels}",
+        )
+
+
+def missing_wheels(lock: Path, wheels: Path) -> list[str]:
+    """The locked packages without a wheel or source archive in ``wheels``."""
+    there = set()
+    for path in wheels.iterdir():
+        if path.suffix == ".whl":
+            there.add(_normal("-".join(path.name.split("-")[:2])))
+        elif path.name.endswith((".tar.gz", ".zip")):
+            there.add(_normal(re.sub(r"\.(tar\.gz|zip)$", "", path.name)))
+    return [f"{name}=={version}" for name, version in locked(lock) if f"{name}-{version}" not in there]
+
+
+def locked(lock: Path) -> list[tuple[str, str]]:
+    """Name, normalized, and version of every package of a lock file; local versions without their mark."""
+    found = re.findall(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)", lock.read_text(), flags=re.MULTILINE)
+    return [(_normal(name), version) for name, version in found]
+
+
+def _normal(name: str) -> str:
+    name = name.removesuffix(".dist-info")
+    stem, _, version = name.rpartition("-")
+    if not stem:
+        return re.sub(r"[-_.]+", "_", name).lower()
+    return f"{re.sub(r'[-_.]+', '_', stem).lower()}-{version}"
+
+
+def _more(names: list[str]) -> str:
+    return f" and {len(names) - 1} more" if len(names) > 1 else ""

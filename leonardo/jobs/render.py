@@ -1,0 +1,90 @@
+"""A job as an sbatch script: ``launch/templates/job.sh.j2``, filled in. The same plan gives the same bytes."""
+
+import shlex
+from collections.abc import Iterator
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from leonardo.jobs.plan import JobPlan
+from leonardo.settings import LAUNCH
+
+_TEMPLATE = "job.sh.j2"
+
+_OFFLINE = {
+    "HF_DATASETS_OFFLINE": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "HF_HUB_OFFLINE": "1",
+    "LC_ALL": "C.UTF-8",
+    "PYTHONNOUSERSITE": "1",
+    "PYTHONUNBUFFERED": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "TRANSFORMERS_OFFLINE": "1",
+    "VLLM_DO_NOT_TRACK": "1",
+    "WANDB_MODE": "offline",
+}
+
+SHARD = "{shard}"
+"""In a command of an array: which part of how many."""
+
+
+def render(plan: JobPlan) -> str:
+    """The script. Lines that a person should read are one option each."""
+    asked = plan.resources
+    environment = Environment(
+        loader=FileSystemLoader(LAUNCH / "templates"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["quote"] = lambda value: shlex.quote(str(value))
+    text: str = environment.get_template(_TEMPLATE).render(
+        plan=plan,
+        options=list(_options(plan)),
+        variables=sorted({**_OFFLINE, **plan.environment}.items()),
+        nodes=asked.nodes,
+        cores=asked.cores,
+        gpus=asked.gpus,
+        by_task=asked.gpus > 0,
+        ray_cores=max(1, asked.cores - asked.reserved_cores),
+        command=list(_lines(plan)),
+    )
+    return text
+
+
+def _options(plan: JobPlan) -> Iterator[str]:
+    asked = plan.resources
+    yield f"--job-name={plan.name}"
+    if asked.account:
+        yield f"--account={asked.account}"
+    yield f"--partition={asked.partition}"
+    if asked.quality:
+        yield f"--qos={asked.quality}"
+    yield f"--time={asked.minutes // 60:02d}:{asked.minutes % 60:02d}:00"
+    yield f"--nodes={asked.nodes}"
+    yield "--ntasks-per-node=1"
+    yield f"--cpus-per-task={asked.cores}"
+    yield f"--mem={round(asked.memory * 1024)}M"
+    if asked.gres:
+        yield f"--gres={','.join(asked.gres)}"
+    if asked.exclusive:
+        yield "--exclusive"
+    if plan.array:
+        yield f"--array=0-{plan.array - 1}"
+    yield f"--output={plan.folder}/slurm-{'%A_%a' if plan.array else '%j'}.log"
+    yield "--open-mode=append"
+    yield "--requeue"
+    yield f"--signal=B:USR1@{plan.grace}"
+    yield "--kill-on-invalid-dep=yes"
+    yield from asked.options
+
+
+def _lines(plan: JobPlan) -> Iterator[str]:
+    """The command, one option with its values a line."""
+    line: list[str] = []
+    for word in plan.command:
+        if word.startswith("--") and line:
+            yield " ".join(line)
+            line = []
+        line.append('"$shard"' if plan.array and word == SHARD else shlex.quote(word))
+    yield " ".join(line)

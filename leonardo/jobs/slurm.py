@@ -1,0 +1,187 @@
+"""The one place where Slurm's commands are called."""
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from leonardo.errors import InfrastructureError, InputError
+
+_TIMEOUT = 60.0
+
+ENDED = frozenset(
+    ("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "TIMEOUT")
+)
+
+
+@dataclass(frozen=True)
+class State:
+    """What Slurm says of a job, or of a task of an array.
+
+    Attributes:
+        job: id; ``<array>_<task>`` for a task.
+        name: Slurm's word: PENDING, RUNNING, COMPLETED, FAILED ...
+        reason: why it waits or how it came to its end; "" or None.
+        exit_code: of the script; None while it is not known.
+        restarts: how often it was queued again.
+        nodes: where it runs.
+    """
+
+    job: str
+    name: str
+    reason: str = ""
+    exit_code: int | None = None
+    restarts: int = 0
+    nodes: str = ""
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has come to an end."""
+        return self.name in ENDED
+
+
+def available() -> bool:
+    """Whether Slurm's commands are there."""
+    return shutil.which("sbatch") is not None
+
+
+def test_only(script: Path) -> str:
+    """What the scheduler has against the script; "" if nothing."""
+    done = _call(["sbatch", "--test-only", str(script)], check=False)
+    if done.returncode == 0:
+        return ""
+    return _first_line(done.stderr) or f"sbatch --test-only ended with {done.returncode}"
+
+
+def submit(script: Path, *, after: Sequence[str] = (), hold: bool = False) -> str:
+    """Queue a script; it starts when the jobs ``after`` have ended well. Returns the job's id.
+
+    Raises:
+        InputError: the scheduler refuses it; says why.
+    """
+    options = ["--parsable"]
+    if after:
+        options.append(f"--dependency=afterok:{':'.join(after)}")
+    if hold:
+        options.append("--hold")
+    done = _call(["sbatch", *options, str(script)], check=False)
+    if done.returncode != 0:
+        raise InputError(f"Slurm refuses {script}: {_first_line(done.stderr)}", "leonardo launch check says more")
+    return done.stdout.strip().partition(";")[0]
+
+
+def release(job: str) -> None:
+    """Let a job that was queued with ``hold`` start."""
+    _call(["scontrol", "release", job])
+
+
+def cancel(job: str) -> None:
+    """End a job, or take it from the queue. It ending meanwhile is fine."""
+    _call(["scancel", job], check=False)
+
+
+def states(job: str) -> list[State]:
+    """A job's state, or those of an array's tasks; from the accounting where the controller has forgotten it.
+
+    Returns an empty list where neither knows it.
+    """
+    done = _call(["squeue", "--json", "--states=all", f"--jobs={job}"], check=False)
+    if done.returncode == 0:
+        found = [_from_squeue(entry) for entry in json.loads(done.stdout)["jobs"]]
+        wanted = [state for state in found if state.job.partition("_")[0] == job or state.job == job]
+        if wanted:
+            return sorted(wanted, key=lambda state: state.job)
+    return _accounted(job)
+
+
+def accounts() -> set[str] | None:
+    """The accounts that this user may charge, in lower case; None where Slurm keeps none."""
+    if shutil.which("sacctmgr") is None:
+        return None
+    command = ["sacctmgr", "-nP", "show", "assoc", "format=account", "where", f"user={_user()}"]
+    done = _call(command, check=False)
+    if done.returncode != 0:
+        return None
+    return {line.strip().lower() for line in done.stdout.splitlines() if line.strip()} or None
+
+
+def configuration() -> dict[str, str]:
+    """Slurm's settings."""
+    done = _call(["scontrol", "show", "config"])
+    pairs = (line.partition("=") for line in done.stdout.splitlines() if "=" in line)
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def partitions() -> dict[str, dict[str, str]]:
+    """Partitions by name, with the scheduler's own words for each."""
+    done = _call(["scontrol", "show", "partition", "--oneliner"])
+    found = [dict(re.findall(r"(\S+?)=(\S*)", line)) for line in done.stdout.splitlines() if line]
+    return {entry["PartitionName"]: entry for entry in found if "PartitionName" in entry}
+
+
+def _user() -> str:
+    import getpass
+
+    return getpass.getuser()
+
+
+def _from_squeue(entry: dict[str, Any]) -> State:
+    state = entry["job_state"]
+    name = state[0] if isinstance(state, list) else state  # a list since Slurm 23.11
+    array, task = _number(entry.get("array_job_id")), _number(entry.get("array_task_id"))
+    job = f"{array}_{task}" if array and task is not None else str(array or entry["job_id"])
+    status = entry.get("exit_code")
+    raw = _number(status.get("return_code")) if isinstance(status, dict) else _number(status)
+    code = raw if isinstance(status, dict) or raw is None else raw >> 8 if raw > 255 else raw and 128 + (raw & 127)
+    return State(
+        job=job,
+        name=name,
+        reason="" if entry.get("state_reason") in (None, "None") else str(entry["state_reason"]),
+        exit_code=code if name in ENDED else None,
+        restarts=_number(entry.get("restart_cnt")) or 0,
+        nodes=entry.get("nodes") or "",
+    )
+
+
+def _number(value: Any) -> int | None:
+    """Slurm writes a number, or since 23.02 an object that says whether it is set."""
+    if isinstance(value, dict):
+        return int(value["number"]) if value.get("set") else None
+    return int(value) if value is not None else None
+
+
+def _accounted(job: str) -> list[State]:
+    if shutil.which("sacct") is None:
+        return []
+    columns = "JobID,State,Reason,ExitCode,NodeList"
+    done = _call(["sacct", "-nXP", f"--jobs={job}", f"--format={columns}"], check=False)
+    if done.returncode != 0:
+        return []
+    found = []
+    for line in done.stdout.splitlines():
+        name, state, reason, code, nodes = line.split("|")
+        number, _, number_of_signal = code.partition(":")
+        ended = int(number) or (128 + int(number_of_signal) if int(number_of_signal or 0) else 0)
+        found.append(State(name, state.split()[0], "" if reason == "None" else reason, ended, nodes=nodes))
+    return found
+
+
+def _call(command: list[str], check: bool = True) -> "subprocess.CompletedProcess[str]":
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT, stdin=subprocess.DEVNULL)
+    except FileNotFoundError as error:
+        raise InputError(f"{command[0]} is not here", "Work on a login node of the cluster") from error
+    except subprocess.TimeoutExpired as error:
+        raise InfrastructureError(f"{command[0]} did not answer within {_TIMEOUT:.0f} s", "Try again later") from error
+    if check and done.returncode != 0:
+        raise InfrastructureError(f"{' '.join(command)}: {_first_line(done.stderr)}", "Is the scheduler up?")
+    return done
+
+
+def _first_line(text: str) -> str:
+    lines = [line.strip().removeprefix("sbatch: error: ") for line in text.splitlines() if line.strip()]
+    return lines[0] if lines else ""

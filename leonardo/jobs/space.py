@@ -1,0 +1,71 @@
+"""How much may still be written below a folder: by the file system, and by the user's quota where one can be asked."""
+
+import getpass
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from leonardo.cluster import Roots
+from leonardo.jobs.findings import Finding
+
+_GIB = 1 << 30
+
+
+def space_findings(roots: Roots) -> Iterator[Finding]:
+    """Where less is left than the site wants."""
+    for root in dict.fromkeys((roots.shared, roots.scratch)):
+        place = _existing(root)
+        if place is None:
+            continue
+        status = os.statvfs(place)
+        left: list[tuple[str, float, float | None]] = [
+            ("file system", status.f_bavail * status.f_frsize / _GIB, status.f_favail if status.f_files else None)
+        ]
+        if (quota := lustre_quota(place)) is not None:
+            left.append(("quota", *quota))
+        for where, gib, files in left:
+            if gib < roots.least_free:
+                yield Finding(
+                    "space.quota",
+                    f"{root}: {gib:.1f} GiB are left by the {where}, {roots.least_free:g} are wanted",
+                    "Free some, or lower least_free of the site",
+                )
+            if files is not None and files < roots.least_files:
+                yield Finding(
+                    "space.files",
+                    f"{root}: {files:.0f} more files are allowed by the {where}, {roots.least_files} are wanted",
+                    "Remove what is not needed (make assets-gc), or lower least_files of the site",
+                )
+
+
+def lustre_quota(folder: Path) -> tuple[float, float | None] | None:
+    """GiB and files left by a user's Lustre quota; None where there is no Lustre or no limit."""
+    if shutil.which("lfs") is None:
+        return None
+    done = subprocess.run(
+        ["lfs", "quota", "-q", "-u", getpass.getuser(), str(folder)], capture_output=True, text=True, timeout=60
+    )
+    return parse_quota(done.stdout) if done.returncode == 0 else None
+
+
+def parse_quota(text: str) -> tuple[float, float | None] | None:
+    """``lfs quota -q``: file system, KiB used, soft and hard limit, grace, files used, soft and hard limit, grace."""
+    numbers = [int(word.rstrip("*")) for word in text.split() if re.fullmatch(r"\d+\*?", word)]
+    if len(numbers) < 6:
+        return None
+    used, _, limit, files, _, most_files = numbers[:6]
+    if not limit:
+        return None
+    return (limit - used) * 1024 / _GIB, (most_files - files if most_files else None)
+
+
+def _existing(folder: Path) -> Path | None:
+    if "$" in str(folder):
+        return None
+    place = folder
+    while not place.exists():
+        place = place.parent
+    return place

