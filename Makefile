@@ -7,8 +7,9 @@ SHELL := /bin/bash
 VENV ?= .venv
 UPSTREAM_VENV ?= .venv-upstream
 LEONARDO := $(VENV)/bin/leonardo
-STAGE = $(LEONARDO) stage --engine $(ENGINE) --seed $(SEED) --site $(SITE) --driver $(DRIVER) \
-	--upstream-python "$(UPSTREAM_VENV)/bin/python"
+LADDER = --engine $(ENGINE) --seed $(SEED) --site $(SITE) --driver $(DRIVER) --upstream-python "$(UPSTREAM_VENV)/bin/python"
+# on the desk what is missing below a stage is cheap, and runs first; else the stage says what to run
+STAGE = $(LEONARDO) stage run $(LADDER) $(if $(filter desk,$(ENGINE)),--missing) $(if $(FORCE),--force "$(FORCE)")
 SEED ?= 1
 SITE ?= desk
 DRIVER ?= auto
@@ -21,8 +22,11 @@ ROWS ?=
 BUNDLE ?= out/assets.tar
 BASE ?=
 TRAINED ?=
+RUN ?=
+OTHER ?=
+FORCE ?=
 
-.PHONY: help setup bfcl functions assets assets-gc assets-bundle assets-unbundle bench-assets demo smoke calibrate evaluate families gates parity audit diagnose repairs test test-sandbox lint format apptainer upstream bench-sandbox soak apply-patches unapply-patches diff new-patch \
+.PHONY: help setup bfcl functions assets assets-gc assets-bundle assets-unbundle bench-assets demo plan smoke calibrate pilot report evidence evaluate families gates parity audit diagnose repairs test test-sandbox lint format apptainer upstream bench-sandbox soak apply-patches unapply-patches diff new-patch \
 	refresh-patches rebase-patches continue-patches abort-patches check-patches doctor clean test-slurm slurm-packages \
 	upstream-env upstream-wheels lock-upstream-env test-upstream
 
@@ -38,6 +42,9 @@ $(VENV)/.ready: pyproject.toml tools/setup.sh
 demo: setup ## The main job: desk tasks, warm start, RL, base versus trained, report
 	@$(LEONARDO) demo --seed $(SEED) --site $(SITE) --driver $(DRIVER)
 
+plan: setup ## The ladder: which stages have passed, what is open, and why the rest is shut
+	@$(LEONARDO) stage plan $(LADDER)
+
 smoke: setup ## Plumbing: a few updates, weights handed over, a checkpoint that loads, a clean end; ENGINE=upstream for upstream's trainer
 	@$(STAGE) smoke
 
@@ -48,8 +55,17 @@ families: setup ## Model families: round trips, damaged calls, masks, and agreem
 	@$(LEONARDO) families check --seed $(SEED) \
 		$$(test -x "$(UPSTREAM_VENV)/bin/python" && echo --upstream-python "$(UPSTREAM_VENV)/bin/python")
 
-gates: setup ## Environment gates on TASKS: build, null run, reference solution, reset, leftovers
-	@$(LEONARDO) gates "$(TASKS)" --site $(SITE) --driver $(DRIVER) --jobs $(JOBS)
+pilot: setup ## Does training help on held-out tasks? Bounded, by a rule written down before; goes on where it was ended; FORCE=reason
+	@$(STAGE) pilot
+
+report: setup ## Of the ladder; of a run: RUN=folder; of two runs: RUN=folder OTHER=folder
+	@$(LEONARDO) report $(RUN) $(OTHER)
+
+evidence: setup ## Verify the ledger: chain, entries, and the records that are still there
+	@$(LEONARDO) evidence verify
+
+gates: setup ## Environment gates on TASKS (a few desk tasks where there is no such file): build, null run, reference, reset, leftovers
+	@$(LEONARDO) gates $(if $(wildcard $(TASKS)),"$(TASKS)") --site $(SITE) --driver $(DRIVER) --jobs $(JOBS)
 
 parity: setup ## Prepared states of TASKS against full images by Apptainer, path by path; writes out/parity.json
 	@$(LEONARDO) parity "$(TASKS)" --site $(SITE) --driver $(DRIVER) --jobs $(JOBS)

@@ -12,10 +12,11 @@ import typer
 from typer.core import TyperGroup
 
 from leonardo.assets.commands import assets_app
-from leonardo.errors import InputError, LeonardoError
+from leonardo.errors import LeonardoError
 from leonardo.evidence.commands import evidence_app
 from leonardo.functions.commands import functions_app
 from leonardo.overlay.commands import patches_app
+from leonardo.report.commands import report_command, stage_app
 from leonardo.stages.evaluate import evaluate_app
 from leonardo.stages.family_commands import families_app
 from leonardo.stages.launch_commands import launch_app
@@ -77,6 +78,8 @@ app.add_typer(families_app)
 app.add_typer(evidence_app)
 app.add_typer(launch_app)
 app.add_typer(evaluate_app)
+app.add_typer(stage_app)
+app.command("report")(report_command)
 compat = typer.Typer(name="compat", help="Compat rules: what is done differently where a set-up meets a site.")
 app.add_typer(compat)
 
@@ -98,7 +101,8 @@ def demo(
     _stay_local()
     from rich.console import Console
 
-    from leonardo.report import print_summary, render_report
+    from leonardo.report.page import render_report
+    from leonardo.report.summary import print_summary
     from leonardo.stages.demo import run_demo
 
     console = Console()
@@ -112,64 +116,21 @@ def demo(
 
 @app.command()
 def gates(
-    tasks: Annotated[Path, typer.Argument(help="Rows: a JSONL or Parquet file or a folder.")],
+    tasks: Annotated[
+        Path | None, typer.Argument(help="Rows: a JSONL or Parquet file or a folder; by default a few desk tasks.")
+    ] = None,
     site: Site = "desk",
     driver: DriverName = "auto",
     jobs: Jobs = 2,
     out: Out = Path("out"),
+    runs: Annotated[Path, typer.Option(help="Folder of the ledger.")] = Path("runs"),
 ) -> None:
     """Environment gates: build, null run, reference solution, reset bit for bit, nothing left over."""
-    from leonardo.stages.environment import gates_command
+    from leonardo.stages.environment import desk_rows, gates_command
 
-    raise typer.Exit(gates_command(tasks, out / "gates.json", driver_name=driver, jobs=jobs, site=site))
-
-
-@app.command()
-def stage(
-    name: Annotated[str, typer.Argument(help="A stage of launch/stages: smoke, calibrate; or a .yaml file.")],
-    engine: Annotated[
-        str, typer.Option(help="desk, or upstream (upstream's trainer in its own environment).")
-    ] = "desk",
-    seed: Annotated[int, typer.Option(min=0, help="Governs tasks, model, sampling and statistics.")] = 1,
-    site: Site = "desk",
-    driver: DriverName = "auto",
-    out: Out = Path("out"),
-    runs: Annotated[Path, typer.Option(help="Folder for the run's records and report.")] = Path("runs"),
-    upstream: Annotated[Path, typer.Option(help="Upstream's checkout, with the patch stack.")] = PROJECT / "upstream",
-    upstream_python: Annotated[Path, typer.Option(help="Python of upstream's environment.")] = PROJECT
-    / ".venv-upstream/bin/python",
-    policy: Annotated[
-        Path | None, typer.Option(help="Start from this desk policy (a Hugging Face folder), not from a warm start.")
-    ] = None,
-    model: Annotated[str, typer.Option(help="A model of launch/models in place of the stage's; or a .yaml file.")] = "",
-) -> None:
-    """Train for a few steps and hold the records to the stage's criteria."""
-    _stay_local()
-    from rich.console import Console
-
-    from leonardo.report import render_report
-    from leonardo.stages.training import UpstreamPlace, run_stage
-
-    if engine not in ("desk", "upstream"):
-        raise InputError(f"no engine {engine}", "Engines: desk, upstream")
-    console = Console()
-    title = Path(name).stem
-    outcome = run_stage(
-        name,
-        engine=engine,
-        seed=seed,
-        site=site,
-        driver_name=driver,
-        runs=runs,
-        out_path=out / f"{title}.json",
-        console=console,
-        place=UpstreamPlace(upstream, upstream_python),
-        policy=policy,
-        model_name=model,
-    )
-    typer.echo(f"report: {render_report(outcome.run_folder, f'{title}, {engine} engine, seed {seed}')}")
-    typer.echo(f"{'ok' if outcome.ok else 'NOT OK'}: {outcome.sentence}")
-    raise typer.Exit(0 if outcome.ok else 1)
+    rows = tasks or desk_rows(runs)
+    code = gates_command(rows, out / "gates.json", driver_name=driver, jobs=jobs, site=site, runs=runs)
+    raise typer.Exit(code)
 
 
 @app.command()

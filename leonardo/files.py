@@ -79,6 +79,9 @@ def machine() -> dict[str, Any]:
     }
 
 
-def write_verdict(path: Path, ok: bool, figures: dict[str, Any], pins: dict[str, Any]) -> None:
-    """Write a machine-readable verdict (``out/<name>.json``): whether it is ok, its figures, pins and machine."""
-    write_json(path, {"ok": ok, "figures": figures, "pins": pins, "machine": machine()})
+def write_verdict(path: Path, ok: bool, figures: dict[str, Any], pins: dict[str, Any], **more: Any) -> None:
+    """Write a machine-readable verdict (``out/<name>.json``): whether it is ok, its figures, pins and machine.
+
+    ``more`` is what some verdicts have besides: criteria by name, the verdict in words.
+    """
+    write_json(path, {"ok": ok, "figures": figures, "pins": pins, "machine": machine(), **more})

@@ -67,6 +67,17 @@ class UpstreamRuntime(Settings):
     ray: dict[str, str | int | float] = {}
 
 
+class Cost(Settings):
+    """What an hour of a run costs at a site: ``count`` of ``unit``; by default all cores that the process may use."""
+
+    unit: str = "core hours"
+    count: float | None = Field(default=None, gt=0)
+
+    def units(self) -> float:
+        """In an hour."""
+        return self.count if self.count is not None else float(len(os.sched_getaffinity(0)))
+
+
 class Site(Settings):
     """A site file.
 
@@ -78,6 +89,7 @@ class Site(Settings):
         bases: image name -> how to get it; an image without an entry comes from its registry.
         upstream: how upstream's trainer runs here.
         cluster: its scheduler, nodes and folders; None for a machine of one's own.
+        cost: what an hour of a run costs here.
     """
 
     name: str
@@ -86,6 +98,7 @@ class Site(Settings):
     bases: dict[str, BaseSource] = {}
     upstream: UpstreamRuntime = UpstreamRuntime()
     cluster: Cluster | None = None
+    cost: Cost = Cost()
 
     @field_validator("cache")
     @classmethod

@@ -128,6 +128,15 @@ class Substitution(Record):
     reason: str = ""
 
 
+class CriterionRecord(Record):
+    """What came of a criterion of the stage; ``value`` is ``None`` where the figure was not measured."""
+
+    figure: str
+    value: JsonValue
+    threshold: str
+    ok: bool
+
+
 class RunFacts(Record):
     """What a run says of itself (``run.json`` in its folder); every part may be missing.
 
@@ -140,6 +149,8 @@ class RunFacts(Record):
         pins: what the run was pinned to.
         configuration: settings, possibly nested.
         limits: sentences on what this kind of run cannot show, for the report's first screen.
+        says: a stage's verdict in a sentence; ``criteria``: each with figure, value, threshold, ok.
+        stains: what was forced in this run or in one that it builds on, a sentence each.
         machine: what it ran on.
         seconds: wall-clock time of the whole run.
     """
@@ -155,6 +166,9 @@ class RunFacts(Record):
     pins: dict[str, JsonValue] = {}
     configuration: dict[str, JsonValue] = {}
     limits: list[str] = []
+    says: str = ""
+    criteria: list[CriterionRecord] = []
+    stains: list[str] = []
     machine: dict[str, JsonValue] = {}
     seconds: float | None = None
 

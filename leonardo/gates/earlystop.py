@@ -67,8 +67,9 @@ def stopped_by(rules: Sequence[StopRule], records: Sequence[StepRecord]) -> Stop
 
 
 def unjudged(rules: Sequence[StopRule], records: Sequence[StepRecord]) -> list[str]:
-    """The figures of rules that no window of the records could be held to: the engine did not measure them."""
-    return [rule.figure for rule in rules if all(mean is None for mean in window_means(rule, records))]
+    """The figures of rules that no record has, so that they could not be judged: the engine does not measure them."""
+    figures = dict.fromkeys(rule.figure for rule in rules)
+    return [figure for figure in figures if records and all(getattr(record, figure) is None for record in records)]
 
 
 def window_means(rule: StopRule, records: Sequence[StepRecord]) -> list[float | None]:

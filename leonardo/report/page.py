@@ -1,7 +1,5 @@
 """The report: one self-contained HTML page from a run folder, its plots as PNG files beside it."""
 
-import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +8,15 @@ from markupsafe import Markup, escape
 
 from leonardo.errors import FailureClass
 from leonardo.evaluation.records import EvaluationRecord, RateRecord
-from leonardo.evaluation.verdict import interval_points, percent, points, verdict
+from leonardo.evaluation.verdict import verdict
+from leonardo.evidence.explain import flat
 from leonardo.files import write_atomic
 from leonardo.report.claims import driver_in_words, not_proven, proven
 from leonardo.report.figure import Plot
 from leonardo.report.jinja import render
 from leonardo.report.plots import family_plot, sandbox_plot, step_plots
 from leonardo.report.run import Run, read_run, series
+from leonardo.report.values import FILTERS
 
 PAGE, PLOTS = "index.html", "plots"
 FAILURE_WORDS = {entry.value: entry.meaning for entry in FailureClass} | {"no-rollout": "the rollout did not come back"}
@@ -44,13 +44,8 @@ def render_report(run_folder: Path, title: str) -> Path:
 
 def render_page(run: Run, title: str, plots: list[Plot]) -> str:
     """The page as HTML text."""
-    filters = {
-        "percent": percent,
-        "points": points,
+    filters = FILTERS | {
         "interval": _interval,
-        "interval_points": interval_points,
-        "value": _value,
-        "short": _short,
         "breakable": lambda name: escape(name).replace(".", Markup(".<wbr>")).replace("_", Markup("_<wbr>")),
         "svg": Markup,  # drawn by matplotlib from numbers and escaped names
     }
@@ -66,16 +61,16 @@ def render_page(run: Run, title: str, plots: list[Plot]) -> str:
         proven=proven(run),
         not_proven=not_proven(run),
         rates=_rates(run),
-        pins=_flat(run.facts.pins) | _flat(run.comparison.pins if run.comparison else {}, "evaluation."),
+        pins=flat(run.facts.pins) | flat(run.comparison.pins if run.comparison else {}, "evaluation."),
         curves=[plot for plot in plots if plot.name not in ("families", "sandbox")],
         families=by_name["families"],
         sandbox=by_name["sandbox"],
         driver=driver_in_words(run),
         times=_times(run),
         failures=_failures(run),
-        configuration=_flat(run.facts.configuration),
-        assets=_flat(run.facts.assets),
-        machine=_flat(run.facts.machine),
+        configuration=flat(run.facts.configuration),
+        assets=flat(run.facts.assets),
+        machine=flat(run.facts.machine),
         table=_step_table(run),
     )
 
@@ -155,38 +150,5 @@ def _step_table(run: Run) -> dict[str, Any]:
     }
 
 
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in values.items():
-        if isinstance(value, Mapping) and value:
-            flat |= _flat(value, f"{prefix}{name}.")
-        else:
-            flat[f"{prefix}{name}"] = value
-    return flat
-
-
 def _interval(ends: tuple[float, float] | None) -> str:
     return "no interval" if ends is None else f"{100 * ends[0]:.1f} to {100 * ends[1]:.1f} %"
-
-
-def _value(value: Any) -> str:
-    """A setting or figure as a person writes it."""
-    if value is None:
-        return "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int):
-        return f"{value:,}" if abs(value) >= 1_000_000 else str(value)
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    if isinstance(value, list):
-        return ", ".join(_value(part) for part in value) or "none"
-    return str(value) if isinstance(value, str) else json.dumps(value)
-
-
-def _short(value: Any) -> str:
-    """A value for a narrow place: digests keep their first 12 digits."""
-    text = _value(value)
-    if len(text) >= 32 and all(letter in "0123456789abcdef" for letter in text.removeprefix("sha256:")):
-        return f"{text.removeprefix('sha256:')[:12]}…"
-    return text if len(text) <= 48 else f"{text[:45]}…"

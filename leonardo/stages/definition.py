@@ -1,6 +1,6 @@
 """Stages and models as data: ``launch/stages/*.yaml`` and ``launch/models/*.yaml``, read strictly."""
 
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import asdict, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -9,11 +9,29 @@ from pydantic import Field
 from leonardo.engine.desk.config import LearnerConfig, WarmStartConfig
 from leonardo.errors import InputError
 from leonardo.gates.criteria import Criterion
+from leonardo.gates.direction import DirectionRule
+from leonardo.gates.earlystop import StopRule
 from leonardo.jobs.settings import JobSettings, Shape
 from leonardo.rollout.episodes import EpisodeSettings
 from leonardo.rollout.families import REFERENCE, load_family
 from leonardo.settings import Settings, find_settings, read_settings
 from leonardo.stages.recipe import Corpus
+
+DESK_SIZES = (
+    "steps", "groups", "group_size", "wanted_groups", "rounds", "micro_batch", "checkpoint_every", "episode",
+)  # fmt: skip
+UPSTREAM_SIZES = (
+    "num_unique_prompts_rollout", "num_samples_per_prompt_rollout", "total_episodes", "async_steps", "active_sampling",
+    "per_device_train_batch_size", "save_freq", "checkpoint_state_freq", "local_eval_every", "record_entropy",
+)  # fmt: skip
+"""Settings in which stages may differ and still vouch for each other: how much, how long, how often."""
+
+
+class Bounds(Settings):
+    """What a run's training may take besides its steps: minutes, and cost in the site's unit."""
+
+    minutes: float | None = Field(default=None, gt=0)
+    cost: float | None = Field(default=None, gt=0)
 
 
 class Stage(Settings):
@@ -21,13 +39,18 @@ class Stage(Settings):
 
     Attributes:
         name: of the stage.
+        after: the rung below, a pass of which opens this stage: ``gates`` or a stage; ``""`` for none.
         shows: what a pass of it is evidence for, in a sentence.
+        signal: a stage whose criteria have to hold, too, for this one to be more than plumbing evidence.
         model: of ``launch/models``.
         corpus: sizes of the desk corpus: ``train``, ``held_out``, ``unprepared``.
         attempts: at each held-out task, in each evaluation; 0 where the stage evaluates nothing.
         episode, desk, warm_start: settings that differ from the defaults of the classes of the desk engine.
         upstream: flags of upstream's trainer.
         start_within, stall_after: seconds that the trainer may take for its first step, and for each later one.
+        bounds, early_stop: what ends the training before its last step.
+        resume: an interrupted run is gone on with, from its last checkpoint.
+        direction: the rule by which the evaluation is judged, written down before the run.
         criteria: what a pass asks for.
         job: what it takes on a cluster.
         pins: what a launch holds the machine to: ``upstream``, a commit.
@@ -35,7 +58,9 @@ class Stage(Settings):
     """
 
     name: str
+    after: str = ""
     shows: str
+    signal: str = ""
     model: str = "desk"
     corpus: dict[str, int] = {}
     attempts: int = Field(default=0, ge=0)
@@ -45,6 +70,10 @@ class Stage(Settings):
     upstream: dict[str, Any] = {}
     start_within: float = 600.0
     stall_after: float = 300.0
+    bounds: Bounds = Bounds()
+    early_stop: tuple[StopRule, ...] = ()
+    resume: bool = False
+    direction: DirectionRule | None = None
     criteria: tuple[Criterion, ...]
     job: JobSettings = JobSettings()
     pins: dict[str, str] = {}
@@ -77,6 +106,14 @@ class Stage(Settings):
     def warm_start_config(self) -> WarmStartConfig:
         """The base policy's."""
         return _changed(WarmStartConfig(episode=self.episode_settings()), self.warm_start, "warm_start")
+
+    def recipe(self, engine: str, model: "Model") -> dict[str, Any]:
+        """How an engine learns, without the sizes of the stage: a pin that stages share."""
+        if engine == "desk":
+            settings, sizes = asdict(self.learner()), DESK_SIZES
+        else:
+            settings, sizes = {**model.upstream, **self.upstream}, UPSTREAM_SIZES
+        return {name: value for name, value in settings.items() if name not in sizes}
 
 
 class Model(Settings):

@@ -1,10 +1,13 @@
 """The stage behind ``leonardo gates``: open what the environment gates need, run them, show and write the outcome."""
 
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from leonardo import evidence
 from leonardo.assets.progress import ConsoleProgress, say
 from leonardo.assets.store import AssetStore
 from leonardo.files import require_writable, write_verdict
@@ -12,14 +15,29 @@ from leonardo.gates.environment import GateReport, run_gates
 from leonardo.gates.leftovers import become_subreaper, belongings, left_over, own_temporary_folder
 from leonardo.sandbox.drivers import open_driver
 from leonardo.site import load_site
+from leonardo.tasks.desk import generate, write_rows
 from leonardo.tasks.rows import read_tasks
+
+VERDICT = "gates.json"
+DESK_ROWS = 12
+"""What the gates vouch for is the place; a dozen desk tasks take half a minute."""
 
 
 def gates_command(
-    tasks_path: str | Path, out_path: Path, driver_name: str = "auto", jobs: int = 2, site: str | Path = "desk"
+    tasks_path: str | Path,
+    out_path: Path,
+    driver_name: str = "auto",
+    jobs: int = 2,
+    site: str | Path = "desk",
+    runs: Path | None = None,
 ) -> int:
-    """Run the environment gates on the rows at ``tasks_path`` and write ``out_path``. Returns the exit code."""
+    """Run the environment gates on the rows at ``tasks_path`` and write ``out_path``. Returns the exit code.
+
+    Where ``runs`` is given, the verdict is kept there, too, and gets an entry in its ledger.
+    """
     console = Console()
+    if runs is not None:
+        evidence.require_whole(runs / evidence.LEDGER)
     settings = load_site(site)
     tasks = read_tasks(tasks_path)
     root = settings.cache / "assets"
@@ -36,9 +54,43 @@ def gates_command(
                 report = run_gates(tasks, store, driver, jobs=jobs, progress=progress)
         report.leftovers = left_over(before, root)
     show(report, console)
-    write_verdict(out_path, report.ok, report.figures, report.pins)
+    pins = {**report.pins, "site": settings.name}
+    write_verdict(out_path, report.ok, report.figures, pins)
     say(console, f"written: {out_path}")
+    if runs is not None:
+        _record(report, pins, settings.name, runs, console)
     return 0 if report.ok else 1
+
+
+def desk_rows(runs: Path) -> Path:
+    """A file of rows for the gates where there are none: desk tasks of as many families."""
+    path = runs / "gates-rows.jsonl"
+    write_rows(path, generate("train", DESK_ROWS, seed=0))
+    return path
+
+
+def _record(report: GateReport, pins: dict[str, Any], site: str, runs: Path, console: Console) -> None:
+    verdict = runs / f"gates-{datetime.now(UTC):%Y%m%dT%H%M%S%f}" / VERDICT
+    write_verdict(verdict, report.ok, report.figures, pins)
+    failed = [task for task in report.tasks if not task.ok]
+    asked = (("tasks that failed a gate", len(failed)), ("leftovers", len(report.leftovers)))
+    criteria = tuple(
+        evidence.Judged(figure=figure, value=value, threshold="is 0", ok=not value) for figure, value in asked
+    )
+    said = f"{len(report.tasks) - len(failed)} of {len(report.tasks)} tasks can be built, reset and judged here"
+    said += f"; {failed[0].task_id} cannot: {failed[0].reason}" if failed else ""
+    entry = evidence.Evidence(
+        name="gates",
+        kind="gate",
+        verdict="pass" if report.ok else "fail",
+        says=f"gates {'pass' if report.ok else 'fail'}: {said}.",
+        site=site,
+        figures={name: value for name, value in report.figures.items() if isinstance(value, int)},
+        criteria=criteria,
+        pins=pins,
+        records=evidence.record_files(runs, [verdict]),
+    )
+    evidence.append(runs / evidence.LEDGER, entry, lambda words: say(console, words))
 
 
 def show(report: GateReport, console: Console) -> None:

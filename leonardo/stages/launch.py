@@ -212,8 +212,8 @@ def _account(cluster: Cluster, choices: Choices) -> str:
 
 
 def _with_stage(plan: JobPlan, stage: Stage, model: Model, choices: Choices) -> JobPlan:
-    """The stage as ``leonardo stage`` runs it on one node."""
-    command = [str(plan.python), "-m", "leonardo.cli", "stage", stage.name]
+    """The stage as ``leonardo stage run`` does it on one node."""
+    command = [str(plan.python), "-m", "leonardo.cli", "stage", "run", stage.name]
     command += ["--engine", choices.engine, "--seed", str(choices.seed), "--site", choices.site]
     if model.name != stage.model:
         command += ["--model", model.name]

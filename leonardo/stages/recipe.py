@@ -23,7 +23,7 @@ from leonardo.engine.desk.config import WarmStartConfig
 from leonardo.engine.desk.sampler import Sampler
 from leonardo.engine.desk.update import digest_of_weights
 from leonardo.engine.desk.warm_start import make_warm_start
-from leonardo.errors import FailureClass, InfrastructureError
+from leonardo.errors import FailureClass, InfrastructureError, InputError
 from leonardo.evaluation import EvaluationRecord, RunFacts, Substitution, evaluate
 from leonardo.evaluation.harness import EVALUATION_SEED, evaluation_pins, harness_digest
 from leonardo.files import digest_of, machine
@@ -47,12 +47,15 @@ class Corpus:
 
     Attributes:
         train, held_out: tasks that are prepared.
+        demonstrated: train tasks of which the warm start sees whole demonstrations; 0: all. Runs that share it, and
+            ``unprepared``, share their base policy.
         unprepared: train tasks of which the warm start sees the first turn of a demonstration only.
     """
 
     train: int = 300
     held_out: int = 92
     unprepared: int = 5000
+    demonstrated: int = 0
 
 
 class Recipe:
@@ -76,9 +79,14 @@ class Recipe:
         self._refusals = choice.refusals
         self._console = console
         self._entries: list[ManifestEntry] = []
-        tasks = generate("train", corpus.train + corpus.unprepared, seed)
-        self._prepared, self._unprepared = tasks[: corpus.train], tasks[corpus.train :]
-        self.train_tasks = [task.task for task in self._prepared]
+        shown = corpus.demonstrated or corpus.train
+        if shown > corpus.train:
+            raise InputError(
+                f"corpus: {shown} tasks demonstrated of {corpus.train}", "They are train tasks: give no more"
+            )
+        tasks = generate("train", max(corpus.train, shown + corpus.unprepared), seed)
+        self._demonstrated, self._unprepared = tasks[:shown], tasks[shown : shown + corpus.unprepared]
+        self.train_tasks = [task.task for task in tasks[: corpus.train]]
         self.held_out = self._through_rows(generate("held-out", corpus.held_out, seed))
 
     def _through_rows(self, tasks: Sequence[DeskTask]) -> list[Task]:
@@ -117,7 +125,7 @@ class Recipe:
             bar.start(config.steps, f"{title} on demonstrations")
             return make_warm_start(
                 config,
-                self._prepared,
+                self._demonstrated,
                 self._unprepared,
                 make_backend,
                 self.site.cache / "desk",
@@ -162,6 +170,7 @@ class Recipe:
             "config": digest_of(plain(config)),
             "seed": self.seed,
             "driver": self.driver.name,
+            "bases": {entry.image: entry.base for entry in self._entries if entry.base},
         }
 
     def facts(

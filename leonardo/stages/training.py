@@ -1,12 +1,11 @@
-"""The stages ``smoke`` and ``calibrate``: a few steps of training with either engine, held to the stage's criteria."""
+"""A stage that trains: opened by the rung below, bounded, evaluated, held to its criteria, entered into the ledger."""
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import rich.table
 import torch
@@ -14,41 +13,72 @@ from rich.console import Console
 
 from leonardo import evidence
 from leonardo.assets.progress import say
-from leonardo.engine.desk.learner import train as train_on_the_desk
 from leonardo.engine.desk.policy import load_policy
 from leonardo.engine.desk.update import digest_of_weights
 from leonardo.engine.outcome import TrainingOutcome
-from leonardo.engine.upstream.engine import PROJECT, STEPS_FILE, UpstreamRun, require_runnable
-from leonardo.engine.upstream.engine import train as train_upstream
 from leonardo.errors import InputError
-from leonardo.evaluation import Comparison, compare
-from leonardo.files import require_writable, write_verdict
+from leonardo.evaluation import Comparison, EvaluationRecord, RunFacts, compare
+from leonardo.evaluation.records import read_record
+from leonardo.files import digest_of, require_writable, write_json, write_verdict
 from leonardo.gates.criteria import Finding, apply
 from leonardo.gates.signal import signal_figures
 from leonardo.gates.steps import StepRecord, read_records
-from leonardo.hooks.sandbox import SCHEME, SITE_VARIABLE
-from leonardo.hooks.sources import find
-from leonardo.overlay.stack import read_stack
 from leonardo.rollout.families import load_family
-from leonardo.site import CACHE_VARIABLE, Site, load_site
+from leonardo.site import load_site
 from leonardo.stages.definition import Model, Stage, load_model, load_stage
 from leonardo.stages.demo import line_of
+from leonardo.stages.ladder import Opening, opening
+from leonardo.stages.limits import RunLimits
+from leonardo.stages.pins import known_pins
 from leonardo.stages.recipe import Recipe, opened
+from leonardo.stages.trainers import LIMITS, Engine, Trainer, UpstreamPlace, checkpoint_figures, pretrained
+from leonardo.stages.verdicts import judged, sentence_of
 
-Engine = Literal["desk", "upstream"]
+STEPS, FACTS, STARTED = "steps.jsonl", "run.json", "stage.json"
+RECORDS = (FACTS, STEPS, "comparison.json", "evaluation-base.json", "evaluation-trained.json", "outcome.json")
+"""Files of a run folder that an entry of the ledger names with their hashes."""
 
-LIMITS = {
-    "desk": "Anything about the cluster engine: the desk engine is one process without Ray, vLLM or DeepSpeed.",
-    "upstream": "Anything about speed or memory of the reference models on the cluster: this policy is small.",
-}
+
+@dataclass(frozen=True)
+class Asked:
+    """What a person asks of a stage.
+
+    Attributes:
+        name: of ``launch/stages``, or a file.
+        engine, seed, site, driver: with what, and where.
+        place: of upstream's trainer.
+        policy: start from this desk policy, not from a warm start.
+        model: of ``launch/models``, or a file, in the place of the stage's.
+        force: the reason for running without the evidence below; ``""`` for not doing so.
+        fresh: do not go on with an interrupted run.
+    """
+
+    name: str
+    engine: Engine
+    seed: int
+    site: str
+    driver: str
+    place: UpstreamPlace
+    policy: Path | None = None
+    model: str = ""
+    force: str = ""
+    fresh: bool = False
+
+    def stage_and_model(self) -> tuple[Stage, Model]:
+        """The stage with what its model replaces in it, and the model."""
+        stage = load_stage(self.name)
+        model = load_model(self.model or stage.model)
+        return stage.with_model(model), model
 
 
 @dataclass(frozen=True)
 class StageOutcome:
     """What a stage found, and where it is."""
 
+    stage: str
     ok: bool
     sentence: str
+    stains: tuple[str, ...]
     findings: list[Finding]
     figures: dict[str, Any]
     comparison: Comparison | None
@@ -56,103 +86,68 @@ class StageOutcome:
 
 
 @dataclass(frozen=True)
-class UpstreamPlace:
-    """Where upstream's checkout and its Python are."""
+class _Basis:
+    """What a run stands on."""
 
-    tree: Path
-    python: Path
+    opening: Opening
+    forced: str
+
+    @property
+    def stains(self) -> tuple[str, ...]:
+        return (*self.opening.stains, *filter(None, [self.forced]))
 
 
-def run_stage(
-    name: str,
-    *,
-    engine: Engine,
-    seed: int,
-    site: str,
-    driver_name: str,
-    runs: Path,
-    out_path: Path,
-    console: Console,
-    place: UpstreamPlace,
-    policy: Path | None = None,
-    model_name: str = "",
-) -> StageOutcome:
+def run_stage(asked: Asked, *, runs: Path, out_path: Path, console: Console) -> StageOutcome:
     """Run a stage and write ``out_path``, an entry of the ledger, and a run folder below ``runs``.
 
-    It starts from ``policy`` where one is given, a desk policy's folder, else from a warm start. ``model_name`` takes
-    the place of the stage's model.
-
-    Raises InputError, InfrastructureError where it cannot be run here.
+    Raises InputError where the rung below does not open it, InputError or InfrastructureError where it cannot run here.
     """
-    started = time.monotonic()
-    stage = load_stage(name)
-    model = load_model(model_name or stage.model)
-    stage = stage.with_model(model)
-    settings = load_site(site)
-    start = None if policy else _pretrained(model, settings)
-    upstream_run = _upstream_run(stage, model, settings, place)
-    if engine == "upstream":
-        require_runnable(upstream_run)
-    with opened(driver_name, console) as choice:
-        for folder in (runs, out_path.parent, settings.cache):
-            require_writable(folder)
-        evidence.require_whole(runs / evidence.LEDGER)
-        run_folder = runs / f"{stage.name}-{engine}-seed{seed}-{datetime.now(UTC):%Y%m%dT%H%M%S}"
-        run_folder.mkdir(parents=True)
-        recipe = Recipe(stage.corpus_sizes(), seed, settings, choice, run_folder, console)
+    began = time.monotonic()
+    stage, model = asked.stage_and_model()
+    site = load_site(asked.site)
+    start = None if asked.policy else pretrained(model, site)
+    trainer = Trainer(stage, model, asked.engine, site, asked.site, asked.place)
+    for folder in (runs, out_path.parent, site.cache):
+        require_writable(folder)
+    with opened(asked.driver, console) as choice:
+        environment = asked.place.environment if asked.engine == "upstream" else None
+        pins = known_pins(stage, model, asked.engine, site, choice.driver.name, asked.seed, environment)
+        _open(stage, pins, asked, runs)
+        run_folder = _run_folder(stage, asked, pins, runs, console)
+        recipe = Recipe(stage.corpus_sizes(), asked.seed, site, choice, run_folder, console)
         recipe.prepare("prepare")
-        base = policy or recipe.warm_start("warm start", stage.warm_start_config(), load_family(model.family), start)
-        episode = stage.episode_settings()
-        evaluate = partial(recipe.evaluate, attempts=stage.attempts, settings=episode)
-        base_record = evaluate("evaluate the base policy", base, "base") if stage.attempts else None
+        base = asked.policy or recipe.warm_start(
+            "warm start", stage.warm_start_config(), load_family(model.family), start
+        )
+        pins |= recipe.pins(stage, stage.episode_settings())
+        pins |= {"base_policy": digest_of_weights(load_policy(base).model.state_dict())}
+        basis = _open(stage, pins, asked, runs)
+        base_record = _evaluated(stage, recipe, base, "base")
         torch.cuda.empty_cache()  # what the evaluation held is the trainer's now
-        with recipe.phase(f"train with the {engine} engine") as bar:
-            bar.start(_updates(stage, engine), f"DPPO, {engine} engine")
-
-            def on_step(record: StepRecord) -> None:
-                bar.advance()
-                bar.note(line_of(record))
-
-            if engine == "desk":
-                outcome = _train_on_the_desk(stage, base, recipe, on_step)
-            else:
-                outcome = _train_upstream(upstream_run, base, recipe, site, on_step)
-        figures = signal_figures(read_records(run_folder / STEPS_FILE)) | {
-            "engine": engine,
-            "exit_code": outcome.exit_code,
-            "leftovers": len(outcome.leftovers),
-            "training_seconds": outcome.seconds,
-            **_checkpoint_figures(base, outcome.policy),
-        }
+        limits = RunLimits(stage, site.cost, read_records(run_folder / STEPS))
+        outcome = _trained(trainer, base, recipe, limits)
         comparison = None
         if base_record is not None and outcome.policy is not None:
-            trained_record = evaluate("evaluate the trained policy", outcome.policy, "trained")
-            comparison = compare(base_record, trained_record)
+            comparison = compare(base_record, _evaluated(stage, recipe, outcome.policy, "trained"))
             comparison.write(run_folder / "comparison.json")
-        figures |= _evaluation_figures(comparison)
-    figures["seconds"] = seconds = round(time.monotonic() - started, 1)
-    pins = recipe.pins(stage, episode) | {"engine": engine, "stage": stage.name, "model": model.name}
-    pins |= {"family": load_family(model.family).digest}
-    if engine == "upstream":
-        pins |= {"patches": read_stack(PROJECT / "patches").digest}
-    if engine == "desk" and (injected := stage.learner().faults.injected):
-        pins |= {"injected": injected}
-    pins |= {"base_policy": digest_of_weights(load_policy(base).model.state_dict())}
-    recipe.facts(
-        f"{stage.name}, {engine} engine, seed {seed}", stage.name, stage, pins, [LIMITS[engine]], seconds
-    ).write(run_folder / "run.json")
-    findings = apply(stage.criteria, figures)
-    ok = all(finding.ok for finding in findings)
-    write_verdict(out_path, ok, figures, pins)
-    evidence.append(
-        runs / evidence.LEDGER,
-        evidence.Evidence(name=stage.name, verdict="pass" if ok else "fail", figures=figures, pins=pins),
+    figures = (
+        signal_figures(read_records(run_folder / STEPS))
+        | {"engine": asked.engine, "exit_code": outcome.exit_code, "leftovers": len(outcome.leftovers)}
+        | checkpoint_figures(base, outcome.policy)
+        | limits.figures()
+        | _evaluation_figures(stage, comparison)
+        | {"training_seconds": outcome.seconds, "seconds": round(time.monotonic() - began, 1)}
     )
+    findings = apply(stage.criteria, figures)
+    sentence = sentence_of(stage, findings, figures, comparison, outcome.reason)
     for leftover in outcome.leftovers:
         say(console, f"left over: {leftover}")
     show(findings, console)
-    sentence = f"{stage.name} passes: {stage.shows}." if ok else _why_not(stage, findings, outcome)
-    return StageOutcome(ok, sentence, findings, figures, comparison, run_folder)
+    title = f"{stage.name}, {asked.engine} engine, seed {asked.seed}"
+    facts = recipe.facts(title, stage.name, stage, pins, [LIMITS[asked.engine]], figures["seconds"])
+    _record(stage, facts, basis, findings, sentence, figures, run_folder, runs, out_path, console)
+    ok = all(finding.ok for finding in findings)
+    return StageOutcome(stage.name, ok, sentence, basis.stains, findings, figures, comparison, run_folder)
 
 
 def show(findings: list[Finding], console: Console) -> None:
@@ -167,98 +162,118 @@ def show(findings: list[Finding], console: Console) -> None:
     console.print(table)
 
 
-def _why_not(stage: Stage, findings: list[Finding], outcome: TrainingOutcome) -> str:
-    failed = [finding.sentence for finding in findings if not finding.ok]
-    reason = f" The trainer: {outcome.reason}." if outcome.reason else ""
-    return f"{stage.name} fails: {'; '.join(failed)}.{reason}"
+def _open(stage: Stage, pins: Mapping[str, Any], asked: Asked, runs: Path) -> _Basis:
+    """What the run stands on. Raises InputError where nothing opens it and it is not forced."""
+    ledger = runs / evidence.LEDGER
+    evidence.require_whole(ledger)
+    found = opening(stage.after, pins, evidence.read(ledger), runs)
+    if found.open:
+        return _Basis(found, "")
+    if not asked.force:
+        raise InputError(
+            f"{stage.name} is shut: {found.why}",
+            f"Run it first: make {stage.after}; or --force REASON, which stains this run and all that builds on it",
+        )
+    return _Basis(found, f"{stage.name} was forced although {found.why}: {asked.force}")
 
 
-def _pretrained(model: Model, site: Site) -> Path | None:
-    """What the model starts from: it lies in the site's cache, below ``models``, or where its name says."""
-    if model.start == "desk":
-        return None
-    kept = site.cache / "models" / Path(model.start).name
-    folder = kept if kept.is_dir() else find(model.start)
-    if folder is None:
-        raise InputError(f"{model.start} is not on this machine", f"Fetch it: hf download {model.start}")
+def _run_folder(stage: Stage, asked: Asked, pins: Mapping[str, Any], runs: Path, console: Console) -> Path:
+    """A new run folder, or that of a run of the same stage that was interrupted, where the stage is resumed."""
+    stem = f"{stage.name}-{asked.engine}-seed{asked.seed}"
+    key = digest_of([{name: value for name, value in pins.items() if name != "overlay"}, str(asked.policy or "")])
+    if stage.resume and asked.engine == "desk" and not asked.fresh:
+        for folder in sorted(runs.glob(f"{stem}-*"), reverse=True):
+            if (folder / STARTED).is_file() and not (folder / FACTS).exists():
+                if f'"{key}"' not in (folder / STARTED).read_text():
+                    say(console, f"{folder} was interrupted, too, but with other settings or pins: it is left alone")
+                    continue
+                say(console, f"going on with {folder}, which was interrupted")
+                return folder
+    folder = runs / f"{stem}-{datetime.now(UTC):%Y%m%dT%H%M%S}"
+    folder.mkdir(parents=True)
+    write_json(folder / STARTED, {"key": key, "pins": dict(pins)})
     return folder
 
 
-def _updates(stage: Stage, engine: Engine) -> int:
-    if engine == "desk":
-        return stage.learner().steps
-    flags = stage.upstream
-    try:
-        per_step = flags["num_unique_prompts_rollout"] * flags["num_samples_per_prompt_rollout"]
-        return int(flags["total_episodes"] // per_step)
-    except (KeyError, TypeError, ZeroDivisionError) as error:
-        raise InputError(
-            f"stage {stage.name} does not say how many updates upstream makes",
-            "Give total_episodes, num_unique_prompts_rollout and num_samples_per_prompt_rollout",
-        ) from error
+def _evaluated(stage: Stage, recipe: Recipe, policy: Path, name: str) -> EvaluationRecord | None:
+    """The policy's evaluation; the one that is there already where a run is gone on with."""
+    if not stage.attempts:
+        return None
+    done = recipe.folder / f"evaluation-{name}.json"
+    if done.exists():
+        record = read_record(done, EvaluationRecord)
+        if record.weights == digest_of_weights(load_policy(policy).model.state_dict()):
+            return record
+    return recipe.evaluate(f"evaluate the {name} policy", policy, name, stage.attempts, stage.episode_settings())
 
 
-def _upstream_run(stage: Stage, model: Model, site: Site, place: UpstreamPlace) -> UpstreamRun:
-    family = load_family(model.family)
-    parsers = {} if model.tool_parser else {family.name: family.upstream_entry("brief")}
-    parser = model.tool_parser or family.name
-    return UpstreamRun(
-        flags={**site.upstream.flags, **model.upstream, **stage.upstream, "tool_parser_type": parser},
-        environment=site.upstream.environment,
-        ray=site.upstream.ray,
-        parsers=parsers,
-        episode=stage.episode_settings(),
-        python=place.python.absolute(),
-        tree=place.tree.absolute(),
-        compiled=site.cache / "upstream",
-        stall_after=stage.stall_after,
-        start_within=stage.start_within,
-    )
+def _trained(trainer: Trainer, base: Path, recipe: Recipe, limits: RunLimits) -> TrainingOutcome:
+    with recipe.phase(f"train with the {trainer.engine} engine") as bar:
+        bar.start(trainer.updates, f"DPPO, {trainer.engine} engine")
+
+        def look(record: StepRecord) -> bool:
+            bar.advance()
+            bar.note(line_of(record))
+            if stop := limits.look(record):
+                bar.note(f"  stopping: {limits.reason}")
+            return stop
+
+        outcome = trainer.train(base, recipe, look, bar.note)
+    return replace(outcome, reason=outcome.reason or limits.reason)
 
 
-def _train_on_the_desk(
-    stage: Stage, base: Path, recipe: Recipe, on_step: Callable[[StepRecord], None]
-) -> TrainingOutcome:
-    started = time.monotonic()
-    with recipe.sandboxes("training", stage.episode_settings()) as make_backend:
-        policy = train_on_the_desk(
-            stage.learner(), base, recipe.train_tasks, recipe.folder, recipe.seed, make_backend, on_step
-        )
-    return TrainingOutcome(policy, 0, seconds=round(time.monotonic() - started, 1))
-
-
-def _train_upstream(
-    run: UpstreamRun, base: Path, recipe: Recipe, site: str, on_step: Callable[[StepRecord], None]
-) -> TrainingOutcome:
-    images = {task.id: f"{SCHEME}{recipe.store.prepared(task).digest}" for task in recipe.train_tasks}
-    sandbox = {
-        SITE_VARIABLE: site,
-        CACHE_VARIABLE: str(recipe.site.cache),
-        "LEONARDO_DRIVER": recipe.driver.name,
-    }
-    return train_upstream(run, base, recipe.train_tasks, images, recipe.folder, recipe.seed, sandbox, on_step)
-
-
-def _checkpoint_figures(base: Path, trained: Path | None) -> dict[str, Any]:
-    """Whether the trained policy loads and differs from the base, both rounded to the precision of training."""
-    if trained is None:
-        return {"checkpoint_loads": False, "checkpoint_differs": None}
-    before, after = (load_policy(folder).model.state_dict() for folder in (base, trained))
-    differs = any(
-        name not in after or not torch.equal(weight.to(torch.bfloat16), after[name].to(torch.bfloat16))
-        for name, weight in before.items()
-    )
-    return {"checkpoint_loads": True, "checkpoint_differs": differs}
-
-
-def _evaluation_figures(comparison: Comparison | None) -> dict[str, Any]:
+def _evaluation_figures(stage: Stage, comparison: Comparison | None) -> dict[str, Any]:
     if comparison is None:
         return {}
     difference = comparison.difference
+    interval = difference.interval
     return {
         "base_pass_rate": comparison.base.value,
         "trained_pass_rate": comparison.trained.value,
         "difference": difference.value,
-        "difference_ci_low": difference.interval[0] if difference.interval else None,
+        "difference_ci_low": interval[0] if interval else None,
+        "difference_ci_high": interval[1] if interval else None,
         "evaluated_pairs": difference.pairs,
+        **({"direction": stage.direction.judge(interval, difference.pairs)} if stage.direction else {}),
     }
+
+
+def _record(
+    stage: Stage,
+    facts: RunFacts,
+    basis: _Basis,
+    findings: list[Finding],
+    sentence: str,
+    figures: dict[str, Any],
+    run_folder: Path,
+    runs: Path,
+    out_path: Path,
+    console: Console,
+) -> None:
+    """Write what came of it: ``run.json``, the verdict, the entry of the ledger."""
+    ok = all(finding.ok for finding in findings)
+    criteria = judged(findings)
+    pins = facts.pins
+    told = {
+        "says": sentence,
+        "criteria": [each.model_dump(mode="json") for each in criteria],
+        "stains": list(basis.stains),
+    }
+    RunFacts.model_validate(facts.model_dump(mode="json") | told).write(run_folder / FACTS)
+    by_name = {each.figure: {"value": each.value, "threshold": each.threshold, "ok": each.ok} for each in criteria}
+    write_verdict(out_path, ok, figures, pins, says=sentence, criteria=by_name, stains=list(basis.stains))
+    entry = evidence.Evidence(
+        name=stage.name,
+        kind="stage",
+        verdict="pass" if ok else "fail",
+        says=sentence,
+        site=facts.site,
+        figures=figures,
+        criteria=criteria,
+        pins=pins,
+        records=evidence.record_files(runs, [run_folder / name for name in RECORDS]),
+        builds_on=basis.opening.basis.digest if basis.opening.basis else "",
+        forced=basis.forced,
+        stains=basis.stains,
+    )
+    evidence.append(runs / evidence.LEDGER, entry, lambda words: say(console, words))

@@ -41,8 +41,8 @@ def test_one_bad_step_does_not_stop_a_run():
 def test_what_was_not_measured_stops_nothing_and_is_named():
     rule = StopRule(figure="entropy_mean", window=2, least=0.1, reason="so it is")
     assert stopped_by([rule], records("entropy_mean", [None, 0.0, None, 0.0])) is None
-    assert unjudged([rule], records("entropy_mean", [None, 0.0])) == ["entropy_mean"]
-    assert unjudged([rule], records("entropy_mean", [0.3, 0.4])) == []
+    assert unjudged([rule, rule], records("entropy_mean", [None, None])) == ["entropy_mean"]
+    assert unjudged([rule], records("entropy_mean", [0.3, None])) == []
     assert window_means(rule, records("entropy_mean", [None, 0.25, 0.75])) == [None, 0.5]
 
 

@@ -167,7 +167,7 @@ def synthetic() -> SimpleNamespace:
 @pytest.fixture(scope="session")
 def full_run(tmp_path_factory) -> Path:
     """The folder of a rendered run that learned."""
-    from leonardo.report import render_report
+    from leonardo.report.page import render_report
 
     folder = write_full_run(tmp_path_factory.mktemp("run"))
     render_report(folder, "Desk demonstration")

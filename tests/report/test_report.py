@@ -10,12 +10,12 @@ from rich.console import Console
 
 from leonardo.errors import InputError
 from leonardo.evaluation import Comparison, compare, read_record
-from leonardo.report import print_summary, render_report
 from leonardo.report.claims import not_proven, proven
 from leonardo.report.figure import Plot
-from leonardo.report.page import render_page
+from leonardo.report.page import render_page, render_report
 from leonardo.report.plots import family_plot
 from leonardo.report.run import read_run, series
+from leonardo.report.summary import print_summary
 
 SECTIONS = ["verdict", "figures", "proven", "not-proven", "pins", "training", "families", "sandbox", "failures",
             "configuration"]  # fmt: skip

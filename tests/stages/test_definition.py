@@ -15,7 +15,7 @@ def test_the_shipped_files_are_whole():
 def test_settings_reach_the_engines():
     stage = load_stage("smoke")
     assert stage.learner().steps == 4
-    assert stage.corpus_sizes().train == 48
+    assert stage.corpus_sizes().train == 96
     assert stage.upstream["loss_fn"] == "dppo"
 
 

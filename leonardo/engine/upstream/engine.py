@@ -1,6 +1,7 @@
 """Run upstream's trainer on prepared tasks: its command line, its environment, its watch, what it hands back."""
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -95,7 +96,7 @@ def train(
     run_folder: Path,
     seed: int,
     sandbox: Mapping[str, str],
-    on_step: Callable[[StepRecord], None] = lambda record: None,
+    on_step: Callable[[StepRecord], object] = lambda record: None,
 ) -> TrainingOutcome:
     """Improve ``policy`` with upstream's trainer.
 
@@ -106,7 +107,8 @@ def train(
         run_folder: gets ``steps.jsonl``, the trainer's log and its checkpoints.
         seed: of the trainer.
         sandbox: variables that tell ``leonardo.hooks.sandbox`` where prepared states are and by which driver.
-        on_step: called with each record once it is there.
+        on_step: called with each record once it is there; where it returns True the trainer is ended, and what it
+            has trained is its last checkpoint (``save_freq``).
 
     Raises:
         InputError: something is missing, or the run folder holds a run already.
@@ -130,13 +132,13 @@ def train(
     except BaseException:
         scratch.rmdir()  # the supervisor, which fills and removes it, never began
         raise
-    stalled = ""
+    stalled, stopped = "", False
     try:
-        stalled = _watch(supervisor, run, run_folder, on_step)
+        stalled, stopped = _watch(supervisor, run, run_folder, on_step)
     finally:
         supervisor.terminate()
         supervisor.wait()
-    return _outcome(run_folder, stalled, time.monotonic() - started)
+    return _outcome(run_folder, stalled, stopped, time.monotonic() - started)
 
 
 _OWN = (
@@ -249,31 +251,37 @@ def _watch(
     supervisor: "subprocess.Popen[bytes]",
     run: UpstreamRun,
     folder: Path,
-    on_step: Callable[[StepRecord], None],
-) -> str:
-    """Hand on step records until the run ends. Returns why it was ended, or ""."""
+    on_step: Callable[[StepRecord], object],
+) -> tuple[str, bool]:
+    """Hand on step records until the run ends. Returns the fault for which it has to be ended, or "", and whether
+    ``on_step`` wants it to end."""
     seen, last = 0, time.monotonic()
     while True:
         ended = supervisor.poll() is not None
         for record in read_records(folder / STEPS_FILE, after=seen):
             seen, last = seen + 1, time.monotonic()
-            on_step(record)
+            if on_step(record) is True:
+                return "", True
         if ended:
-            return ""
+            return "", False
         patience = run.stall_after if seen else run.start_within
         if time.monotonic() - last > patience:
-            return f"stalled: no step within {patience:.0f} s after step {seen}"
+            return f"stalled: no step within {patience:.0f} s after step {seen}", False
         time.sleep(_LOOK)
 
 
-def _outcome(folder: Path, stalled: str, seconds: float) -> TrainingOutcome:
+def _outcome(folder: Path, stalled: str, stopped: bool, seconds: float) -> TrainingOutcome:
     try:
         ended = Outcome.model_validate_json((folder / OUTCOME).read_bytes())
     except FileNotFoundError:
         return TrainingOutcome(None, 137, "runtime: the supervisor was killed", seconds=seconds)
     code = ended.exit_code if ended.exit_code is not None else 1
+    if stopped and code == 128 + signal.SIGTERM:
+        code = 0  # it ended as it was asked to
     reason = stalled or ended.reason or ("" if code == 0 else classify(folder / LOG, code))
-    saved = sorted((folder / "checkpoint").glob(f"*/{_COMPLETE}"), key=lambda mark: mark.stat().st_mtime)
+    # the last one, and those on the way, which lie one folder deeper
+    marks = [mark for depth in ("*", "*/*") for mark in (folder / "checkpoint").glob(f"{depth}/{_COMPLETE}")]
+    saved = sorted(marks, key=lambda mark: mark.stat().st_mtime)
     policy = from_upstream(saved[-1].parent, folder / "policy") if saved else None
     return TrainingOutcome(policy, code, reason, tuple(ended.leftovers), round(seconds, 1))
 

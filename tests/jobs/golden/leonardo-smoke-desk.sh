@@ -79,7 +79,7 @@ srun --ntasks=1 --ntasks-per-node=1 --cpus-per-task=4 --kill-on-bad-exit=1 \
 # --- the main step ---
 srun --ntasks=1 --nodes=1 --cpus-per-task=4 \
   "$python" -m leonardo.jobs.step run "$scratch/stop" "$run/ended$task.json" -- \
-  /leonardo_work/project/tmax-leonardo/code/.venv/bin/python -m leonardo.cli stage smoke \
+  /leonardo_work/project/tmax-leonardo/code/.venv/bin/python -m leonardo.cli stage run smoke \
   --engine desk \
   --seed 1 \
   --site leonardo \

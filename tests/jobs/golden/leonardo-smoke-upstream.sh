@@ -80,7 +80,7 @@ srun --ntasks=1 --ntasks-per-node=1 --cpus-per-task=16 --kill-on-bad-exit=1 \
 # --- the main step ---
 srun --ntasks=1 --nodes=1 --cpus-per-task=16 \
   "$python" -m leonardo.jobs.step run "$scratch/stop" "$run/ended$task.json" -- \
-  /leonardo_work/project/tmax-leonardo/code/.venv/bin/python -m leonardo.cli stage smoke \
+  /leonardo_work/project/tmax-leonardo/code/.venv/bin/python -m leonardo.cli stage run smoke \
   --engine upstream \
   --seed 1 \
   --site leonardo \

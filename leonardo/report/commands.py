@@ -1,0 +1,161 @@
+"""``leonardo stage run NAME``, ``leonardo stage plan``, and ``leonardo report`` of the ladder, a run, or two runs."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from leonardo.errors import InputError
+
+if TYPE_CHECKING:
+    from leonardo.stages.training import Asked
+
+PROJECT = Path(__file__).parents[2]
+TREE, PYTHON = PROJECT / "upstream", PROJECT / ".venv-upstream/bin/python"
+"""Where upstream's checkout and its Python are, unless said otherwise."""
+
+stage_app = typer.Typer(name="stage", help="The ladder: a stage opens on a pass of the one before, with the same pins.")
+
+Engine = Annotated[str, typer.Option(help="desk, or upstream (upstream's trainer in its own environment).")]
+Seed = Annotated[int, typer.Option(min=0, help="Governs tasks, model, sampling and statistics.")]
+Site = Annotated[str, typer.Option(help="Site file: a name in launch/sites or a path.")]
+DriverName = Annotated[str, typer.Option(help="Sandbox driver: auto, or a name that leonardo doctor lists.")]
+Runs = Annotated[Path, typer.Option(help="Folder for the ledger, the runs' records and reports.")]
+Tree = Annotated[Path, typer.Option(help="Upstream's checkout, with the patch stack.")]
+Python = Annotated[Path, typer.Option(help="Python of upstream's environment.")]
+Policy = Annotated[
+    Path | None, typer.Option(help="Start from this desk policy (a Hugging Face folder), not from a warm start.")
+]
+
+
+@stage_app.command("run")
+def run_command(
+    name: Annotated[str, typer.Argument(help="A stage of launch/stages: smoke, calibrate, pilot; or a .yaml file.")],
+    engine: Engine = "desk",
+    seed: Seed = 1,
+    site: Site = "desk",
+    driver: DriverName = "auto",
+    out: Annotated[Path, typer.Option(help="Folder for the machine-readable verdict.")] = Path("out"),
+    runs: Runs = Path("runs"),
+    upstream: Tree = TREE,
+    upstream_python: Python = PYTHON,
+    policy: Policy = None,
+    model: Annotated[str, typer.Option(help="A model of launch/models in place of the stage's; or a .yaml file.")] = "",
+    missing: Annotated[bool, typer.Option("--missing", help="Run missing stages first, not the gates alone.")] = False,
+    force: Annotated[
+        str, typer.Option(help="The reason for running without the evidence below; it stains the run.")
+    ] = "",
+    fresh: Annotated[bool, typer.Option("--fresh", help="Do not go on with an interrupted run.")] = False,
+) -> None:
+    """Train, evaluate, and hold the records to the stage's criteria."""
+    _stay_local()
+    from leonardo.report.page import render_report
+    from leonardo.report.summary import print_summary
+    from leonardo.stages.climb import run_with_what_is_missing
+    from leonardo.stages.training import run_stage
+
+    console = Console()
+    asked = replace(
+        _request(name, engine, seed, site, driver, upstream, upstream_python),
+        policy=policy,
+        model=model,
+        force=force,
+        fresh=fresh,
+    )
+    if not force:
+        outcomes = run_with_what_is_missing(asked, stages=missing, runs=runs, out=out, console=console)
+    else:
+        outcomes = iter([run_stage(asked, runs=runs, out_path=out / f"{Path(name).stem}.json", console=console)])
+    ok = True
+    for outcome in outcomes:
+        ok = outcome.ok
+        if outcome.comparison is not None:
+            print_summary(outcome.comparison, console)
+        title = f"{outcome.stage}, {engine} engine, seed {seed}"
+        typer.echo(f"report: {render_report(outcome.run_folder, title)}")
+        for stain in outcome.stains:
+            typer.echo(f"STAINED: {stain}")
+        typer.echo(f"{'ok' if ok else 'NOT OK'}: {outcome.sentence}")
+    raise typer.Exit(0 if ok else 1)
+
+
+@stage_app.command("plan")
+def plan_command(
+    engine: Engine = "desk",
+    seed: Seed = 1,
+    site: Site = "desk",
+    driver: DriverName = "auto",
+    runs: Runs = Path("runs"),
+    upstream: Tree = TREE,
+    upstream_python: Python = PYTHON,
+) -> None:
+    """The ladder: what has passed, what is open, and why the rest is shut."""
+    _stay_local()
+    from leonardo.stages.climb import rungs
+
+    asked = _request("", engine, seed, site, driver, upstream, upstream_python)
+    table = Table("rung", "state", "why")
+    colours = {"passed": "green", "failed": "red", "open": "bold", "shut": "dim"}
+    for rung in rungs(asked, runs):
+        stained = " [red](stained)[/red]" if rung.entry and rung.entry.stains else ""
+        number = f" (entry {rung.number})" if rung.number else ""
+        table.add_row(rung.name, f"[{colours[rung.state]}]{rung.state}[/]{stained}", f"{rung.why}{number}")
+    Console().print(table)
+
+
+def report_command(
+    run: Annotated[Path | None, typer.Argument(help="A run folder; by default the whole ladder.")] = None,
+    other: Annotated[Path | None, typer.Argument(help="Another one, to compare it with.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for pages of more than one run.")] = Path("out"),
+    engine: Engine = "desk",
+    seed: Seed = 1,
+    site: Site = "desk",
+    driver: DriverName = "auto",
+    runs: Runs = Path("runs"),
+    upstream: Tree = TREE,
+    upstream_python: Python = PYTHON,
+) -> None:
+    """One page: what was proven, with which pins, what was not. The options choose the ladder that is shown."""
+    from leonardo import evidence
+    from leonardo.report.ladder import render_ladder
+    from leonardo.report.page import render_report
+    from leonardo.report.run import read_run
+    from leonardo.report.runs import render_two
+    from leonardo.stages.climb import rungs
+
+    if run is not None and other is not None:
+        page = render_two(run, other, out / "runs.html")
+    elif run is not None:
+        page = render_report(run, read_run(run).facts.name or run.name)
+    else:
+        ledger = runs / evidence.LEDGER
+        check = evidence.check(ledger)
+        # where the ledger was edited, entries cannot be relied upon: the page then shows what is wrong, and no more
+        asked = _request("", engine, seed, site, driver, upstream, upstream_python)
+        found = rungs(asked, runs) if check.ok else []
+        page = render_ladder(found, evidence.read(ledger) if check.ok else [], check, out / "ladder.html")
+        if not check.ok:
+            typer.echo(f"NOT OK: the ledger was edited: {check.faults[0]}")
+    typer.echo(f"report: {page}")
+
+
+def _request(
+    name: str, engine: str, seed: int, site: str, driver: str, upstream: Path, upstream_python: Path
+) -> "Asked":
+    """What a person asks of a stage, of these options. Raises InputError where there is no such engine."""
+    from leonardo.stages.trainers import UpstreamPlace
+    from leonardo.stages.training import Asked
+
+    if engine not in ("desk", "upstream"):
+        raise InputError(f"no engine {engine}", "Engines: desk, upstream")
+    return Asked(name, engine, seed, site, driver, UpstreamPlace(upstream, upstream_python))
+
+
+def _stay_local() -> None:
+    """Keep libraries from asking a hub, of which nothing is needed here, and from drawing bars beside ours."""
+    for name, value in {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", "TQDM_DISABLE": "1"}.items():
+        os.environ.setdefault(name, value)

@@ -1,0 +1,130 @@
+"""What is missing below a stage, run first; and the ladder as it stands."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rich.console import Console
+
+from leonardo import evidence
+from leonardo.assets.progress import say
+from leonardo.evidence import Evidence
+from leonardo.sandbox.drivers import open_driver
+from leonardo.site import load_site
+from leonardo.stages.definition import Stage
+from leonardo.stages.environment import desk_rows, gates_command
+from leonardo.stages.ladder import GATES, Opening, ladder, opening
+from leonardo.stages.pins import differences, known_pins
+from leonardo.stages.training import Asked, StageOutcome, run_stage
+
+
+@dataclass(frozen=True)
+class Rung:
+    """A stage as the ledger has it.
+
+    Attributes:
+        name: of the stage, or of the gates; ``shows``: what a pass is evidence for.
+        state: ``passed``, ``failed``, ``open`` or ``shut``.
+        why: the state in a sentence.
+        entry, number: the last with the pins asked for; None, 0 where there is none.
+    """
+
+    name: str
+    shows: str
+    state: str
+    why: str
+    entry: Evidence | None = None
+    number: int = 0
+
+
+def run_with_what_is_missing(
+    asked: Asked, *, stages: bool, runs: Path, out: Path, console: Console
+) -> Iterator[StageOutcome]:
+    """Run what is missing below a stage, lowest first, and then the stage. Ends with the first that does not pass.
+
+    A rung below that failed is not tried again: what shuts the stage is then said by the stage itself.
+
+    Args:
+        stages: run missing stages, too; else only the gates, which take half a minute.
+    """
+    for name in [*_missing_below(asked, stages, runs, console), asked.name]:
+        say(console, f"[bold]{Path(name).stem}[/bold]")
+        if name == GATES:
+            # where they fail, they are in the ledger, and the next stage says that it is shut
+            gates_command(
+                desk_rows(runs), out / "gates.json", driver_name=asked.driver, site=asked.site, runs=runs
+            )  # fmt: skip
+            continue
+        stage = asked if name == asked.name else replace(asked, name=name, force="", fresh=False)
+        outcome = run_stage(stage, runs=runs, out_path=out / f"{Path(name).stem}.json", console=console)
+        yield outcome
+        if not outcome.ok:
+            return
+
+
+def rungs(asked: Asked, runs: Path) -> list[Rung]:
+    """The ladder as the ledger has it, for an engine, site, driver and seed, by the pins known before a run."""
+    entries = evidence.read(runs / evidence.LEDGER)
+    found = []
+    with open_driver(asked.driver) as driver:
+        name = driver.name
+    for stage in ladder():
+        pins = _pins(replace(asked, name=stage.name), name)
+        if not found:
+            found.append(_gates_rung(pins, entries))
+        found.append(_rung(stage, pins, entries, opening(stage.after, pins, entries, runs)))
+    return found
+
+
+def _missing_below(asked: Asked, stages: bool, runs: Path, console: Console) -> list[str]:
+    """The rungs below that nothing but a run is missing of, lowest first."""
+    ledger = runs / evidence.LEDGER
+    evidence.require_whole(ledger)
+    entries = evidence.read(ledger)
+    with open_driver(asked.driver) as driver:
+        name = driver.name
+    missing: list[str] = []
+    here = asked
+    while after := here.stage_and_model()[0].after:
+        found = opening(after, _pins(here, name), entries, runs)
+        if found.open or not found.missing or not (stages or after == GATES):
+            break
+        say(console, f"{Path(here.name).stem} needs {after}, which runs first: {found.why}")
+        missing.insert(0, after)
+        if after == GATES:
+            break
+        here = replace(here, name=after)
+    return missing
+
+
+def _pins(asked: Asked, driver: str) -> dict[str, object]:
+    stage, model = asked.stage_and_model()
+    environment = asked.place.environment if asked.engine == "upstream" else None
+    return known_pins(stage, model, asked.engine, load_site(asked.site), driver, asked.seed, environment)
+
+
+def _rung(stage: Stage, pins: dict[str, object], entries: Sequence[Evidence], found: Opening) -> Rung:
+    own = [
+        (number, entry)
+        for number, entry in enumerate(entries, 1)
+        if entry.name == stage.name and not list(differences(pins, entry.pins, of_gates=False))
+    ]
+    if own:
+        number, entry = own[-1]
+        state = "passed" if entry.verdict == "pass" else "failed"
+        return Rung(stage.name, stage.shows, state, entry.says or state, entry, number)
+    return Rung(stage.name, stage.shows, "open" if found.open else "shut", found.why)
+
+
+def _gates_rung(pins: dict[str, object], entries: Sequence[Evidence]) -> Rung:
+    shows = "tasks can be built, reset and judged here"
+    own = [
+        (number, entry)
+        for number, entry in enumerate(entries, 1)
+        if entry.name == GATES and not list(differences(pins, entry.pins, of_gates=True))
+    ]
+    if not own:
+        return Rung(GATES, shows, "open", "it needs no evidence before it")
+    number, entry = own[-1]
+    state = "passed" if entry.verdict == "pass" else "failed"
+    return Rung(GATES, shows, state, entry.says or state, entry, number)

@@ -1,0 +1,151 @@
+"""Training with one of the two engines, behind one call: the same policy, tasks, sandboxes and step records."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from leonardo.engine.desk.learner import train as train_on_the_desk
+from leonardo.engine.desk.policy import load_policy
+from leonardo.engine.outcome import TrainingOutcome
+from leonardo.engine.upstream.engine import UpstreamRun, require_runnable
+from leonardo.engine.upstream.engine import train as train_upstream
+from leonardo.errors import InputError, NotFiniteError
+from leonardo.gates.steps import StepRecord
+from leonardo.hooks.sandbox import SCHEME, SITE_VARIABLE
+from leonardo.hooks.sources import find
+from leonardo.rollout.families import load_family
+from leonardo.site import CACHE_VARIABLE, Site
+from leonardo.stages.definition import Model, Stage
+from leonardo.stages.recipe import Recipe
+
+Engine = Literal["desk", "upstream"]
+
+Look = Callable[[StepRecord], bool]
+"""Called with each step record once it is written; whether to stop after it."""
+
+LIMITS = {
+    "desk": "Anything about the cluster engine: the desk engine is one process without Ray, vLLM or DeepSpeed.",
+    "upstream": "Anything about speed or memory of the reference models on the cluster: this policy is small.",
+}
+
+
+@dataclass(frozen=True)
+class UpstreamPlace:
+    """Where upstream's checkout and its Python are."""
+
+    tree: Path
+    python: Path
+
+    @property
+    def environment(self) -> Path:
+        """The folder of upstream's environment."""
+        return self.python.parent.parent
+
+
+class Trainer:
+    """A stage's training with an engine, checked before any long work.
+
+    Args:
+        site_name: as it was asked for, for upstream's processes to read it, too.
+
+    Raises:
+        InputError: upstream's trainer cannot run here.
+    """
+
+    def __init__(
+        self, stage: Stage, model: Model, engine: Engine, site: Site, site_name: str, place: UpstreamPlace
+    ) -> None:
+        self.engine = engine
+        self._stage, self._site_name = stage, site_name
+        self._run = _upstream_run(stage, model, site, place)
+        if engine == "upstream":
+            require_runnable(self._run)
+
+    @property
+    def updates(self) -> int:
+        """How many updates the stage asks for."""
+        return self._stage.learner().steps if self.engine == "desk" else _updates_of(self._stage)
+
+    def train(self, base: Path, recipe: Recipe, look: Look, note: Callable[[str], None]) -> TrainingOutcome:
+        """Improve the policy ``base`` on the recipe's train tasks; ``note`` gets what there is to say on the way.
+
+        The desk engine goes on with a run that is in the recipe's folder; upstream's refuses one.
+        """
+        if self.engine == "desk":
+            return self._on_the_desk(base, recipe, look, note)
+        images = {task.id: f"{SCHEME}{recipe.store.prepared(task).digest}" for task in recipe.train_tasks}
+        sandbox = {
+            SITE_VARIABLE: self._site_name,
+            CACHE_VARIABLE: str(recipe.site.cache),
+            "LEONARDO_DRIVER": recipe.driver.name,
+        }
+        return train_upstream(self._run, base, recipe.train_tasks, images, recipe.folder, recipe.seed, sandbox, look)
+
+    def _on_the_desk(self, base: Path, recipe: Recipe, look: Look, note: Callable[[str], None]) -> TrainingOutcome:
+        started, policy, reason = time.monotonic(), None, ""
+        with recipe.sandboxes("training", self._stage.episode_settings()) as make_backend:
+            try:
+                policy = train_on_the_desk(
+                    self._stage.learner(), base, recipe.train_tasks, recipe.folder, recipe.seed, make_backend, look,
+                    resume=True, say=note,
+                )  # fmt: skip
+            except NotFiniteError as error:  # a finding, which the ledger has to hold
+                reason = str(error)
+        return TrainingOutcome(policy, int(policy is None), reason, seconds=round(time.monotonic() - started, 1))
+
+
+def pretrained(model: Model, site: Site) -> Path | None:
+    """What the model starts from: it lies in the site's cache, below ``models``, or where its name says."""
+    if model.start == "desk":
+        return None
+    kept = site.cache / "models" / Path(model.start).name
+    folder = kept if kept.is_dir() else find(model.start)
+    if folder is None:
+        raise InputError(f"{model.start} is not on this machine", f"Fetch it: hf download {model.start}")
+    return folder
+
+
+def checkpoint_figures(base: Path, trained: Path | None) -> dict[str, Any]:
+    """Whether the trained policy loads and differs from the base, both rounded to the precision of training."""
+    if trained is None:
+        return {"checkpoint_loads": False, "checkpoint_differs": None}
+    before, after = (load_policy(folder).model.state_dict() for folder in (base, trained))
+    differs = any(
+        name not in after or not torch.equal(weight.to(torch.bfloat16), after[name].to(torch.bfloat16))
+        for name, weight in before.items()
+    )
+    return {"checkpoint_loads": True, "checkpoint_differs": differs}
+
+
+def _updates_of(stage: Stage) -> int:
+    flags = stage.upstream
+    try:
+        per_step = flags["num_unique_prompts_rollout"] * flags["num_samples_per_prompt_rollout"]
+        return int(flags["total_episodes"] // per_step)
+    except (KeyError, TypeError, ZeroDivisionError) as error:
+        raise InputError(
+            f"stage {stage.name} does not say how many updates upstream makes",
+            "Give total_episodes, num_unique_prompts_rollout and num_samples_per_prompt_rollout",
+        ) from error
+
+
+def _upstream_run(stage: Stage, model: Model, site: Site, place: UpstreamPlace) -> UpstreamRun:
+    family = load_family(model.family)
+    parsers = {} if model.tool_parser else {family.name: family.upstream_entry("brief")}
+    parser = model.tool_parser or family.name
+    return UpstreamRun(
+        flags={**site.upstream.flags, **model.upstream, **stage.upstream, "tool_parser_type": parser},
+        environment=site.upstream.environment,
+        ray=site.upstream.ray,
+        parsers=parsers,
+        episode=stage.episode_settings(),
+        python=place.python.absolute(),
+        tree=place.tree.absolute(),
+        compiled=site.cache / "upstream",
+        stall_after=stage.stall_after,
+        start_within=stage.start_within,
+    )
