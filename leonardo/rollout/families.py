@@ -134,7 +134,7 @@ class Family(Settings):
 
     def upstream_entry(self, listing: Listing) -> dict[str, Any]:
         """Upstream's entry for the family with our chat template (see :mod:`leonardo.hooks.parsers`)."""
-        frame = result_frame(self.chat_template(listing), self.tokens.ends[0])
+        frame = message_frame(self.chat_template(listing), self.tokens.ends[0])
         opens, closes = (text.replace("{", "{{").replace("}", "}}") for text in (frame.opens, frame.closes))
         shown = f"{opens}{{output}}{closes}"
         return {
@@ -193,12 +193,12 @@ def _compiled(template: str) -> Template:
 
 
 @dataclass(frozen=True)
-class ResultFrame:
+class MessageFrame:
     """What a chat template writes between two turns of a model.
 
     Attributes:
-        before: what follows the token that ends the first, before any result.
-        opens, closes: around the text of each result.
+        before: what follows the token that ends the first, before any message.
+        opens, closes: around the text of each message.
         after: behind the last, up to where the model goes on.
     """
 
@@ -208,20 +208,23 @@ class ResultFrame:
     after: str
 
 
-def result_frame(template: str, end: str) -> ResultFrame:
-    """What ``template`` writes around results, where a turn ends with ``end``; found by rendering one and two."""
+def message_frame(template: str, end: str, role: str = "tool") -> MessageFrame:
+    """What ``template`` writes around messages of ``role`` behind a turn that ends with ``end``.
+
+    Found by rendering one such message, and two.
+    """
     said, shown = "-said-", "-shown-"
     turn = [{"role": "user", "content": ""}, {"role": "assistant", "content": said}]
-    result = {"role": "tool", "content": shown}
+    message = {"role": role, "content": shown}
 
-    def rendered(results: int, opens_turn: bool = False) -> str:
-        whole = render_chat(template, [*turn, *[result] * results], None, opens_turn=opens_turn)
+    def rendered(messages: int, opens_turn: bool = False) -> str:
+        whole = render_chat(template, [*turn, *[message] * messages], None, opens_turn=opens_turn)
         return whole.partition(said)[2].removeprefix(end)
 
     one = rendered(1)
     block = rendered(2)[len(one) :]
     opens, _, closes = block.partition(shown)
-    return ResultFrame(one[: len(one) - len(block)], opens, closes, rendered(1, opens_turn=True)[len(one) :])
+    return MessageFrame(one[: len(one) - len(block)], opens, closes, rendered(1, opens_turn=True)[len(one) :])
 
 
 _FOLDER = Path(__file__).parents[2] / "launch" / "families"

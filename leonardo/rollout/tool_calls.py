@@ -42,4 +42,6 @@ def parse_tool_call(text: str, tool_format: ToolFormat = QWEN3_XML) -> ToolCall:
         raise ToolCallError("the command is no text")
     if not command.strip():
         raise ToolCallError("the command is empty")
+    if "\0" in command:
+        raise ToolCallError("a NUL, which no command can hold")
     return ToolCall(turn.thought, command)

@@ -61,6 +61,8 @@ def test_a_saved_policy_speaks_its_familys_format(family, policy: LoadedPolicy, 
     dialogue = Dialogue(loaded.tokenizer)
     assert dialogue.tool_format is family.tool_format
     assert {dialogue.tokenizer.convert_ids_to_tokens(end) for end in dialogue.ends} == set(family.tokens.ends)
+    ends = loaded.model.generation_config.eos_token_id
+    assert {ends} if isinstance(ends, int) else set(ends) == dialogue.ends
     said = render_tool_call(SUBMIT_COMMAND, dialogue.tool_format)
     turn = dialogue.turn(said)
     assert turn == Dialogue(policy.tokenizer).turn(said)
@@ -71,7 +73,9 @@ def test_pieces_are_the_rendered_conversation(policy: LoadedPolicy):
     dialogue = Dialogue(policy.tokenizer)
     said = render_tool_call("ls /data/barn", dialogue.tool_format)
     pieces = dialogue.prompt(MESSAGES) + dialogue.turn(said) + dialogue.observation("apple.md\n\n(exit_code=0)")
+    pieces += dialogue.turn("Done.") + dialogue.request("Now sort it.")
     turn = [{"role": "assistant", "content": said}, {"role": "tool", "content": "apple.md\n\n(exit_code=0)"}]
+    turn += [{"role": "assistant", "content": "Done."}, {"role": "user", "content": "Now sort it."}]
     text = render_chat(policy.tokenizer.chat_template, [*MESSAGES, *turn], [BASH_TOOL], opens_turn=True)
     assert policy.tokenizer.decode(pieces, skip_special_tokens=False) == text
     assert pieces == policy.tokenizer.encode(text)

@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerFast
 
 from leonardo.errors import InputError
 from leonardo.rollout.episodes import Messages
-from leonardo.rollout.families import Family, Listing, render_chat, result_frame
+from leonardo.rollout.families import Family, Listing, render_chat, message_frame
 from leonardo.rollout.formats import QWEN3_XML, ToolFormat, Tools, format_named
 from leonardo.rollout.prompts import BASH_TOOL
 
@@ -42,6 +42,11 @@ def dress(tokenizer: PreTrainedTokenizerFast, family: Family, listing: Listing) 
     return tokenizer
 
 
+def turn_ends(tokenizer: PreTrainedTokenizerFast) -> list[int]:
+    """The tokens that end a turn; the first is the one that is written."""
+    return tokenizer.convert_tokens_to_ids(tokenizer.init_kwargs.get(_ENDS, [tokenizer.eos_token]))
+
+
 class Dialogue:
     """The half of :class:`leonardo.rollout.episodes.Policy` that needs no model.
 
@@ -54,9 +59,8 @@ class Dialogue:
     def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
         self.tokenizer = tokenizer
         self.end: int = tokenizer.eos_token_id
+        self.ends = frozenset(turn_ends(tokenizer))
         settings = tokenizer.init_kwargs
-        ends = settings.get(_ENDS, [tokenizer.eos_token])
-        self.ends = frozenset(tokenizer.convert_tokens_to_ids(ends))
         self.tool_format: ToolFormat = format_named(settings[_FORMAT]) if _FORMAT in settings else QWEN3_XML
         self._result, self._request = self._around("tool"), self._around("user")
 
@@ -93,7 +97,7 @@ class Dialogue:
 
         Tokens up to the last control token before the text, the text from there, and the same behind it.
         """
-        frame = result_frame(str(self.tokenizer.chat_template), self.tokenizer.eos_token)
+        frame = message_frame(str(self.tokenizer.chat_template), self.tokenizer.eos_token, role)
         opens, closes = frame.before + frame.opens, frame.closes + frame.after
         marks = self.tokenizer.all_special_tokens
         start = max((opens.rfind(mark) + len(mark) for mark in marks if mark in opens), default=0)

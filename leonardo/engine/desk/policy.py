@@ -19,7 +19,7 @@ from transformers import (
 from transformers.utils import logging
 
 from leonardo.engine.desk.config import PolicyShape
-from leonardo.engine.desk.dialogue import dress
+from leonardo.engine.desk.dialogue import dress, turn_ends
 from leonardo.errors import InputError
 from leonardo.rollout.families import REFERENCE, Family, Listing, load_family
 
@@ -110,9 +110,8 @@ def make_model(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    model.generation_config = GenerationConfig(
-        do_sample=True, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id
-    )
+    model.generation_config = GenerationConfig(do_sample=True)
+    _know_ends(model, tokenizer)
     return model
 
 
@@ -143,9 +142,17 @@ def load_pretrained(folder: Path, family: Family) -> LoadedPolicy:
     """
     loaded = load_policy(folder)
     tokenizer = dress(loaded.tokenizer, family, "brief")
-    for settings in (loaded.model.config, loaded.model.generation_config):
-        settings.eos_token_id, settings.pad_token_id = tokenizer.eos_token_id, tokenizer.pad_token_id
+    _know_ends(loaded.model, tokenizer)
     return LoadedPolicy(loaded.model, tokenizer)
+
+
+def _know_ends(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> None:
+    """Have the model's files name the tokens that end a turn, and the padding: other engines read them there."""
+    first, *others = turn_ends(tokenizer)
+    model.config.eos_token_id = first
+    model.generation_config.eos_token_id = [first, *others] if others else first
+    for settings in (model.config, model.generation_config):
+        settings.pad_token_id = tokenizer.pad_token_id
 
 
 def write_folder(folder: Path, fill: Callable[[Path], None]) -> Path:
