@@ -4,12 +4,17 @@ Minutes each, so slow; ``tests/engine/test_faults.py`` holds the same for a poli
 from the desk's own warm start, which is made once, as ``make calibrate`` makes it.
 """
 
+import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from rich.console import Console
 
 from leonardo.engine.desk.config import LearnerConfig
@@ -20,6 +25,7 @@ from leonardo.evaluation import compare
 from leonardo.gates.criteria import apply
 from leonardo.gates.signal import signal_figures
 from leonardo.gates.steps import read_records
+from leonardo.settings import LAUNCH
 from leonardo.site import load_site
 from leonardo.stages.definition import load_stage
 from leonardo.stages.recipe import Recipe, opened
@@ -84,3 +90,24 @@ def test_where_a_fifth_of_the_sandboxes_fails_the_verdict_is_the_same(
     failing, figures = calibrate("failing", replace(learner, faults=Faults(failing_sandboxes=0.2)))
     assert failing == set(), figures
     assert 0 < figures["infrastructure_share"] < 0.05  # a fifth of a fifth of a fifth is lost with all its tries
+
+
+def test_nan_ends_the_stage_with_step_and_tensor_named(tmp_path: Path) -> None:
+    stage = yaml.safe_load((LAUNCH / "stages" / "calibrate.yaml").read_text())
+    stage["desk"]["faults"] = {"nan_gradient_at": 2}
+    stage["attempts"] = 0  # what is never trained is not evaluated
+    path = tmp_path / "control.yaml"
+    path.write_text(yaml.safe_dump(stage))
+    words = ["stage", "run", path, "--force", "a control run", "--runs", tmp_path / "runs", "--out", tmp_path / "out"]
+    done = subprocess.run(
+        [sys.executable, "-m", "leonardo.cli", *map(str, words)], capture_output=True, text=True, timeout=900
+    )
+    printed = done.stdout + done.stderr
+    assert done.returncode == 1, printed
+    assert "step 2: not finite: model.norm.weight (gradient)" in printed.replace("\n", " ")
+    assert "Traceback" not in printed
+    (run,) = (tmp_path / "runs").glob("calibrate-*")
+    assert len((run / "steps.jsonl").read_text().splitlines()) == 2
+    assert [each.name.split("-")[1] for each in (run / "checkpoints").iterdir()] == ["000001"]
+    assert not (run / "policy").exists()
+    assert json.loads((tmp_path / "out" / "control.json").read_text())["pins"]["injected"] == ["nan_gradient_at=2"]
