@@ -68,10 +68,10 @@ gates: setup ## Environment gates on TASKS (a few desk tasks where there is no s
 	@$(LEONARDO) gates $(if $(wildcard $(TASKS)),"$(TASKS)") --site $(SITE) --driver $(DRIVER) --jobs $(JOBS)
 
 parity: setup ## Prepared states of TASKS against full images by Apptainer, path by path; writes out/parity.json
-	@$(LEONARDO) parity "$(TASKS)" --site $(SITE) --driver $(DRIVER) --jobs $(JOBS)
+	@$(LEONARDO) parity "$(TASKS)" --site $(SITE) --driver $(DRIVER) --jobs $(JOBS) $(SELECT)
 
 audit: setup ## Leaks, outputs that are there already, secrets, changed layers in TASKS; verdicts on rows; writes out/audit.json
-	@$(LEONARDO) audit "$(TASKS)" --site $(SITE) --driver $(DRIVER) --jobs $(JOBS)
+	@$(LEONARDO) audit "$(TASKS)" --site $(SITE) --driver $(DRIVER) --jobs $(JOBS) $(SELECT)
 
 evaluate: setup ## Two evaluation records, paired by task: BASE=record TRAINED=record; writes out/evaluate.json
 	@$(LEONARDO) evaluate compare "$(BASE)" "$(TRAINED)"

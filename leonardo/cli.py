@@ -11,7 +11,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from leonardo.assets.commands import assets_app
+from leonardo.assets.commands import First, Ids, IdsFile, Sample, Shard, assets_app
 from leonardo.errors import LeonardoError
 from leonardo.evidence.commands import evidence_app
 from leonardo.functions.commands import functions_app
@@ -87,6 +87,7 @@ Site = Annotated[str, typer.Option(help="Site file: a name in launch/sites or a 
 DriverName = Annotated[str, typer.Option(help="Sandbox driver: auto, or a name that leonardo doctor lists.")]
 Jobs = Annotated[int, typer.Option(min=1, help="Set-ups and checks that run at once.")]
 Out = Annotated[Path, typer.Option(help="Folder for the machine-readable verdict.")]
+Runs = Annotated[Path, typer.Option(help="Folder of the ledger.")]
 
 
 @app.command()
@@ -136,32 +137,51 @@ def gates(
 @app.command()
 def parity(
     tasks: Annotated[Path, typer.Argument(help="Rows: a JSONL or Parquet file or a folder.")],
+    first: First = None,
+    ids: Ids = "",
+    ids_file: IdsFile = None,
+    sample: Sample = None,
+    shard: Shard = "",
     site: Site = "desk",
     driver: DriverName = "auto",
     jobs: Jobs = 1,
     out: Out = Path("out"),
+    runs: Runs = Path("runs"),
 ) -> None:
     """Prepared states against full images that Apptainer builds from the whole definition."""
+    from leonardo.stages.gate import Selection
     from leonardo.stages.parity import parity_command
 
-    raise typer.Exit(parity_command(tasks, out / "parity.json", driver_name=driver, jobs=jobs, site=site))
+    selection = Selection(tasks, first, ids, ids_file, sample, shard)
+    raise typer.Exit(
+        parity_command(selection, out / "parity.json", driver_name=driver, jobs=jobs, site=site, runs=runs)
+    )
 
 
 @app.command()
 def audit(
     tasks: Annotated[Path, typer.Argument(help="Rows: a JSONL or Parquet file or a folder.")],
+    first: First = None,
+    ids: Ids = "",
+    ids_file: IdsFile = None,
+    sample: Sample = None,
+    shard: Shard = "",
     site: Site = "desk",
     driver: DriverName = "auto",
     jobs: Jobs = 2,
     out: Out = Path("out"),
+    runs: Runs = Path("runs"),
     also: Annotated[list[str] | None, typer.Option(help="Take the rows of a verdict's class all the same.")] = None,
 ) -> None:
     """What is in the prepared states that may not be; and verdicts on the rows, kept in the asset store."""
     from leonardo.stages.audit import audit_command
+    from leonardo.stages.gate import Selection
 
-    raise typer.Exit(
-        audit_command(tasks, out / "audit.json", driver_name=driver, jobs=jobs, site=site, also=also or ())
+    selection = Selection(tasks, first, ids, ids_file, sample, shard)
+    code = audit_command(
+        selection, out / "audit.json", driver_name=driver, jobs=jobs, site=site, also=also or (), runs=runs
     )
+    raise typer.Exit(code)
 
 
 @app.command()

@@ -31,6 +31,7 @@ Out = Annotated[Path, typer.Option(help="Folder for the machine-readable verdict
 First = Annotated[int | None, typer.Option(min=1, help="The first N rows.")]
 Ids = Annotated[str, typer.Option(help="Rows by their ids, with commas between.")]
 IdsFile = Annotated[Path | None, typer.Option(help="Rows by their ids, one a line of a file.")]
+Shard = Annotated[str, typer.Option(help="k/n: the k-th of n parts, for an array job.")]
 Sample = Annotated[int | None, typer.Option(min=1, help="N rows, chosen by a hash of their ids.")]
 
 
@@ -41,7 +42,7 @@ def build(
     ids: Ids = "",
     ids_file: IdsFile = None,
     sample: Sample = None,
-    shard: Annotated[str, typer.Option(help="k/n: the k-th of n parts, for an array job.")] = "",
+    shard: Shard = "",
     jobs: Annotated[int, typer.Option(min=1, help="Set-ups at once; fewer where memory is short.")] = 2,
     downloads: Annotated[int, typer.Option(min=1, help="Package layers that are made at once.")] = 2,
     retries: Annotated[int, typer.Option(min=0, help="Attempts after one that the network failed.")] = 2,

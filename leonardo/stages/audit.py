@@ -15,7 +15,7 @@ from leonardo.gates.leftovers import become_subreaper
 from leonardo.gates.verdicts import FILE, read_verdicts, selectable, update_verdicts
 from leonardo.sandbox.drivers import open_driver
 from leonardo.site import load_site
-from leonardo.tasks.rows import read_tasks
+from leonardo.stages.gate import Selection, record_gate
 
 SHOWN = 10
 """Findings of a task that are printed; all of them are written."""
@@ -26,17 +26,19 @@ USABLE = "usable.txt"
 
 
 def audit_command(
-    tasks_path: str | Path,
+    selection: Selection,
     out_path: Path,
     driver_name: str = "auto",
     jobs: int = 2,
     site: str | Path = "desk",
     also: Collection[str] = (),
+    runs: Path | None = None,
 ) -> int:
-    """Audit the rows at ``tasks_path``; write ``out_path``, the verdicts in the asset store, and which rows are of use.
+    """Audit the selected rows; write ``out_path``, the verdicts in the asset store, and which rows are of use.
 
     Args:
         also: classes of verdicts whose rows are taken all the same.
+        runs: where the verdict is kept, too, and gets an entry in the ledger.
 
     Returns:
         The exit code: 0 where every audit is clean, whatever the verdicts.
@@ -44,7 +46,7 @@ def audit_command(
     console = Console()
     asked_for = [_class(name) for name in also]
     settings = load_site(site)
-    tasks = read_tasks(tasks_path)
+    tasks = selection.tasks()
     root = settings.cache / "assets"
     become_subreaper()
     with open_driver(driver_name) as driver, ConsoleProgress(console) as progress:
@@ -57,7 +59,14 @@ def audit_command(
     write_atomic(out_path.with_name(USABLE), "".join(f"{task.id}\n" for task in usable))
     ok = all(report.clean for report in reports)
     _show(reports, console)
-    write_verdict(out_path, ok, figures_of(reports), pins)
+    figures = figures_of(reports)
+    write_verdict(out_path, ok, figures, pins)
+    if runs is not None:
+        lost = sum(report.failure is not None for report in reports)
+        found = sum(bool(report.findings) for report in reports)
+        says = f"{len(reports) - lost - found} of {len(reports)} prepared states hold nothing that may not be there"
+        asked = {"tasks with a finding": found, "tasks not audited": lost}
+        record_gate("audit", says, asked, figures, pins, site=settings.name, runs=runs, console=console)
     say(console, f"written: {out_path}, {out_path.with_name(USABLE)}, {root / FILE}")
     return 0 if ok else 1
 

@@ -14,20 +14,28 @@ from leonardo.gates.parity import ParityReport, figures_of, run_parity
 from leonardo.gates.volatile import load_volatile
 from leonardo.sandbox.drivers import open_driver
 from leonardo.site import load_site
-from leonardo.tasks.rows import read_tasks
+from leonardo.stages.gate import Selection, record_gate
 
 SHOWN = 10
 """Differences of a task that are printed; all of them are written."""
 
 
 def parity_command(
-    tasks_path: str | Path, out_path: Path, driver_name: str = "auto", jobs: int = 1, site: str | Path = "desk"
+    selection: Selection,
+    out_path: Path,
+    driver_name: str = "auto",
+    jobs: int = 1,
+    site: str | Path = "desk",
+    runs: Path | None = None,
 ) -> int:
-    """Compare the rows at ``tasks_path`` with full images and write ``out_path``. Returns the exit code."""
+    """Compare the selected rows with full images and write ``out_path``. Returns the exit code.
+
+    Where ``runs`` is given, the verdict is kept there, too, and gets an entry in its ledger.
+    """
     console = Console()
     settings = load_site(site)
     volatile = load_volatile()
-    tasks = read_tasks(tasks_path)
+    tasks = selection.tasks()
     root = settings.cache / "assets"
     become_subreaper()
     with open_driver(driver_name) as driver, ConsoleProgress(console) as progress:
@@ -37,7 +45,21 @@ def parity_command(
         reports, pins = run_parity(tasks, store, driver, settings, volatile, jobs=jobs, progress=progress)
     ok = all(report.ok for report in reports)
     _show(reports, console)
-    write_verdict(out_path, ok, figures_of(reports), pins)
+    figures = figures_of(reports)
+    write_verdict(out_path, ok, figures, pins)
+    if runs is not None:
+        bad = [report for report in reports if not report.ok]
+        says = f"{len(reports) - len(bad)} of {len(reports)} prepared states behave as their full images"
+        record_gate(
+            "parity",
+            says,
+            {"tasks that differ": len(bad)},
+            figures,
+            pins,
+            site=settings.name,
+            runs=runs,
+            console=console,
+        )
     say(console, f"written: {out_path}")
     return 0 if ok else 1
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from leonardo import evidence
 from leonardo.assets.store import AssetStore
 from leonardo.errors import FailureClass, InputError
 from leonardo.gates.audit import Audit, AuditReport, run_audit
@@ -13,6 +14,7 @@ from leonardo.gates.verdicts import FILE, read_verdicts
 from leonardo.sandbox.driver import Driver
 from leonardo.site import Site
 from leonardo.stages.audit import audit_command
+from leonardo.stages.gate import Selection
 from leonardo.tasks.task import Task
 from leonardo.tasks.verifier import verifier_files
 
@@ -181,8 +183,11 @@ def test_the_command_writes_findings_verdicts_and_usable_rows(
     ]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(entry) + "\n" for entry in rows))
     out = tmp_path / "out" / "audit.json"
-    command = (tmp_path / "rows.jsonl", out)
-    assert audit_command(*command, site=tmp_path / "site.yaml") == 1
+    command = (Selection(tmp_path / "rows.jsonl"), out)
+    assert audit_command(*command, site=tmp_path / "site.yaml", runs=tmp_path / "runs") == 1
+    (entry,) = evidence.read(tmp_path / "runs" / evidence.LEDGER)
+    assert (entry.name, entry.verdict) == ("audit", "fail")
+    assert entry.says == "audit fails: 2 of 3 prepared states hold nothing that may not be there."
     verdict = json.loads(out.read_text())
     figures = verdict["figures"]
     assert (verdict["ok"], figures["rows"], figures["clean"], figures["usable"]) == (False, 3, 2, 1)
@@ -194,3 +199,5 @@ def test_the_command_writes_findings_verdicts_and_usable_rows(
     assert out.with_name("usable.txt").read_text() == "good\nleaky\n"
     with pytest.raises(InputError, match="'no-such' is no class of failure"):
         audit_command(*command, site=tmp_path / "site.yaml", also=["no-such"])
+    chosen = Selection(tmp_path / "rows.jsonl", ids="good")
+    assert audit_command(chosen, out, site=tmp_path / "site.yaml") == 0

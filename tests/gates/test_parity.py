@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from leonardo import evidence
 from leonardo.assets import containerroot
 from leonardo.assets.containerroot import NoContainerRootError
 from leonardo.assets.store import AssetStore
@@ -14,6 +15,7 @@ from leonardo.gates.volatile import load_volatile
 from leonardo.sandbox import apptainer
 from leonardo.sandbox.driver import Driver
 from leonardo.site import Site
+from leonardo.stages.gate import Selection
 from leonardo.stages.parity import parity_command
 from leonardo.tasks.task import Task
 from leonardo.tasks.verifier import verifier_files
@@ -183,7 +185,11 @@ def test_the_command_writes_all_differences(tmp_path: Path, site: Site, capsys: 
     }
     (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
     out = tmp_path / "out" / "parity.json"
-    assert parity_command(tmp_path / "rows.jsonl", out, site=tmp_path / "site.yaml") == 1
+    rows, runs = Selection(tmp_path / "rows.jsonl"), tmp_path / "runs"
+    assert parity_command(rows, out, site=tmp_path / "site.yaml", runs=runs) == 1
+    (entry,) = evidence.read(runs / evidence.LEDGER)
+    assert entry.says == "parity fails: 0 of 1 prepared states behave as their full images."
+    assert entry.records[0].path.startswith("parity-")
     verdict = json.loads(out.read_text())
     assert (verdict["ok"], verdict["figures"]["rows"], verdict["figures"]["clean"]) == (False, 1, 0)
     assert len(verdict["figures"]["tasks"][0]["tree"]) >= 9

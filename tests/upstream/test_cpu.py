@@ -4,10 +4,10 @@ import contextlib
 import dataclasses
 import inspect
 import threading
+import unittest.mock as mock
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, Generic, TypeVar
-import unittest.mock as mock
 
 import pytest
 

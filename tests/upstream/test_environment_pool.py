@@ -9,10 +9,7 @@ import os
 import subprocess
 import sys
 import tempfile
-import threading
 import types
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from unittest import mock

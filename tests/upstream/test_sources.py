@@ -7,12 +7,12 @@ import shutil
 import subprocess
 import tarfile
 import time
+import types
+import unittest.mock as mock
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-import types
 from typing import Any, Literal
-import unittest.mock as mock
 
 import pytest
 
