@@ -64,8 +64,8 @@ report: setup ## Of the ladder; of a run: RUN=folder; of two runs: RUN=folder OT
 evidence: setup ## Verify the ledger: chain, entries, and the records that are still there
 	@$(LEONARDO) evidence verify
 
-gates: setup ## Environment gates on TASKS (a few desk tasks where there is no such file): build, null run, reference, reset, leftovers
-	@$(LEONARDO) gates $(if $(wildcard $(TASKS)),"$(TASKS)") --site $(SITE) --driver $(DRIVER) --jobs $(JOBS)
+gates: setup ## Environment gates on TASKS (a few desk tasks where there is no such file): build, null run, reference, reset, runtime, cleanup; SELECT as for assets
+	@$(LEONARDO) gates $(if $(wildcard $(TASKS)),"$(TASKS)") --site $(SITE) --driver $(DRIVER) --jobs $(JOBS) $(SELECT)
 
 parity: setup ## Prepared states of TASKS against full images by Apptainer, path by path; writes out/parity.json
 	@$(LEONARDO) parity "$(TASKS)" --site $(SITE) --driver $(DRIVER) --jobs $(JOBS) $(SELECT)

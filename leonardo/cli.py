@@ -120,17 +120,23 @@ def gates(
     tasks: Annotated[
         Path | None, typer.Argument(help="Rows: a JSONL or Parquet file or a folder; by default a few desk tasks.")
     ] = None,
+    first: First = None,
+    ids: Ids = "",
+    ids_file: IdsFile = None,
+    sample: Sample = None,
+    shard: Shard = "",
     site: Site = "desk",
     driver: DriverName = "auto",
     jobs: Jobs = 2,
     out: Out = Path("out"),
-    runs: Annotated[Path, typer.Option(help="Folder of the ledger.")] = Path("runs"),
+    runs: Runs = Path("runs"),
 ) -> None:
-    """Environment gates: build, null run, reference solution, reset bit for bit, nothing left over."""
+    """Environment gates: build, null run, reference solution, reset bit for bit, runtime, nothing left over."""
     from leonardo.stages.environment import desk_rows, gates_command
+    from leonardo.stages.gate import Selection
 
-    rows = tasks or desk_rows(runs)
-    code = gates_command(rows, out / "gates.json", driver_name=driver, jobs=jobs, site=site, runs=runs)
+    selection = Selection(tasks or desk_rows(runs), first, ids, ids_file, sample, shard)
+    code = gates_command(selection, out / "gates.json", driver_name=driver, jobs=jobs, site=site, runs=runs)
     raise typer.Exit(code)
 
 

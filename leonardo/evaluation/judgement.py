@@ -52,12 +52,12 @@ def figures_of(comparison: Comparison, base: EvaluationRecord, trained: Evaluati
 
 
 def criteria_json(findings: Sequence[Finding]) -> dict[str, Any]:
-    """Criteria by name, each with value, threshold, verdict and reason."""
+    """Criteria by name, each with value, threshold, whether it is met, and the reason for it."""
     return {
         finding.criterion.figure: {
             "value": finding.value,
             "threshold": finding.criterion.asks(),
-            "verdict": "pass" if finding.ok else "fail",
+            "ok": finding.ok,
             "reason": finding.criterion.reason,
         }
         for finding in findings

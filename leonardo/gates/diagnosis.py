@@ -270,7 +270,7 @@ class Ladder:
         if case.before_check is not None:
             case.before_check(entry)
         report = TaskReport(case.task.id, case.task.kind, built=True)
-        gates = check_task(case.task, report, self._store, self._driver, runtime=False)  # the same for all rows
+        gates = check_task(case.task, report, self._store, self._driver, runtime=())  # the same for all rows
         if gates.failure is not None and gates.failure.family is FailureFamily.INFRASTRUCTURE:
             return gates.failure, gates.reason
         audit = self._audit.check(case.task, entry)

@@ -13,7 +13,7 @@ A task that cannot be judged here gets the class and reason of its failure, neve
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
@@ -25,7 +25,7 @@ from leonardo.assets.store import AssetStore
 from leonardo.errors import FailureClass, InfrastructureError, InputError
 from leonardo.gates.each import run_each
 from leonardo.gates.reset import check_reset
-from leonardo.gates.runtime import check_runtime
+from leonardo.gates.runtime import CHECKS, OF_A_TASK, check_runtime
 from leonardo.rollout.verification import Status, Verdict, prepare, run_script, verify
 from leonardo.sandbox.backend import SandboxBackend, SandboxOOMError
 from leonardo.sandbox.driver import Driver, LayerStack
@@ -118,7 +118,12 @@ def run_gates(
     entries = store.build(tasks, jobs=jobs, progress=progress)
     progress.start(len(tasks), "checked")
     reports = {task.id: _report_of(task, entry) for task, entry in zip(tasks, entries, strict=True)}
-    checks = [partial(check_task, task, reports[task.id], store, driver, runtime=runtime) for task in tasks]
+    first = {entry.base: entry.task_id for entry in reversed(entries)}  # the place is looked at once a base
+    asked = {
+        entry.task_id: () if not runtime else CHECKS if first[entry.base] == entry.task_id else OF_A_TASK
+        for entry in entries
+    }
+    checks = [partial(check_task, task, reports[task.id], store, driver, runtime=asked[task.id]) for task in tasks]
     run_each(checks, lambda _: progress.advance(), jobs=jobs, stop=driver.close)
     pins = {
         "manifest": manifest_digest(entries),
@@ -141,9 +146,14 @@ def _report_of(task: Task, entry: ManifestEntry) -> TaskReport:
 
 
 def check_task(
-    task: Task, report: TaskReport, store: AssetStore, driver: Driver, *, runtime: bool = True
+    task: Task,
+    report: TaskReport,
+    store: AssetStore,
+    driver: Driver,
+    *,
+    runtime: Collection[str] = tuple(CHECKS),
 ) -> TaskReport:
-    """Run the gates of one built task into ``report``; ``runtime`` says whether that gate is among them."""
+    """Run the gates of one built task into ``report``. ``runtime`` names the checks of the gate of that name."""
     if not report.built:
         return report
     began = time.monotonic()
@@ -151,7 +161,7 @@ def check_task(
         stack = store.prepared(task).stack
         _check(task, report, stack, driver)
         if runtime:
-            _check_runtime(task, report, stack, driver)
+            _check_runtime(task, report, stack, driver, runtime)
     except (InfrastructureError, InputError) as error:
         report.fail(getattr(error, "failure", FailureClass.RUNTIME), str(error))
     except SandboxOOMError as error:
@@ -178,8 +188,8 @@ def _check(task: Task, report: TaskReport, stack: LayerStack, driver: Driver) ->
         report.fail(FailureClass.RUNTIME, f"a reset differs: {reset.difference}")
 
 
-def _check_runtime(task: Task, report: TaskReport, stack: LayerStack, driver: Driver) -> None:
-    found = check_runtime(driver, stack, task)
+def _check_runtime(task: Task, report: TaskReport, stack: LayerStack, driver: Driver, checks: Collection[str]) -> None:
+    found = check_runtime(driver, stack, task, checks)
     report.runtime_works, report.runtime_faults, report.not_checked = found.ok, found.faults, found.not_checked
     if not found.ok:
         report.fail(FailureClass.RUNTIME, found.sentence)

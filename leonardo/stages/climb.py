@@ -13,6 +13,7 @@ from leonardo.sandbox.drivers import open_driver
 from leonardo.site import load_site
 from leonardo.stages.definition import Stage
 from leonardo.stages.environment import desk_rows, gates_command
+from leonardo.stages.gate import Selection
 from leonardo.stages.ladder import GATES, Opening, ladder, opening
 from leonardo.stages.pins import differences, known_pins
 from leonardo.stages.training import Asked, StageOutcome, run_stage
@@ -51,9 +52,8 @@ def run_with_what_is_missing(
         say(console, f"[bold]{Path(name).stem}[/bold]")
         if name == GATES:
             # where they fail, they are in the ledger, and the next stage says that it is shut
-            gates_command(
-                desk_rows(runs), out / "gates.json", driver_name=asked.driver, site=asked.site, runs=runs
-            )  # fmt: skip
+            rows = Selection(desk_rows(runs))
+            gates_command(rows, out / "gates.json", driver_name=asked.driver, site=asked.site, runs=runs)
             continue
         stage = asked if name == asked.name else replace(asked, name=name, force="", fresh=False)
         outcome = run_stage(stage, runs=runs, out_path=out / f"{Path(name).stem}.json", console=console)

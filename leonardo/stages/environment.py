@@ -1,6 +1,6 @@
 """The stage behind ``leonardo gates``: open what the environment gates need, run them, show and write the outcome."""
 
-from datetime import UTC, datetime
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,23 +15,22 @@ from leonardo.gates.environment import GateReport, run_gates
 from leonardo.gates.leftovers import become_subreaper, belongings, left_over, own_temporary_folder
 from leonardo.sandbox.drivers import open_driver
 from leonardo.site import load_site
+from leonardo.stages.gate import Selection, record_gate
 from leonardo.tasks.desk import generate, write_rows
-from leonardo.tasks.rows import read_tasks
 
-VERDICT = "gates.json"
 DESK_ROWS = 12
 """What the gates vouch for is the place; a dozen desk tasks take half a minute."""
 
 
 def gates_command(
-    tasks_path: str | Path,
+    selection: Selection,
     out_path: Path,
     driver_name: str = "auto",
     jobs: int = 2,
     site: str | Path = "desk",
     runs: Path | None = None,
 ) -> int:
-    """Run the environment gates on the rows at ``tasks_path`` and write ``out_path``. Returns the exit code.
+    """Run the environment gates on the selected rows and write ``out_path``. Returns the exit code.
 
     Where ``runs`` is given, the verdict is kept there, too, and gets an entry in its ledger.
     """
@@ -39,7 +38,7 @@ def gates_command(
     if runs is not None:
         evidence.require_whole(runs / evidence.LEDGER)
     settings = load_site(site)
-    tasks = read_tasks(tasks_path)
+    tasks = selection.tasks()
     root = settings.cache / "assets"
     become_subreaper()
     with own_temporary_folder():
@@ -70,27 +69,23 @@ def desk_rows(runs: Path) -> Path:
 
 
 def _record(report: GateReport, pins: dict[str, Any], site: str, runs: Path, console: Console) -> None:
-    verdict = runs / f"gates-{datetime.now(UTC):%Y%m%dT%H%M%S%f}" / VERDICT
-    write_verdict(verdict, report.ok, report.figures, pins)
     failed = [task for task in report.tasks if not task.ok]
-    asked = (("tasks that failed a gate", len(failed)), ("leftovers", len(report.leftovers)))
-    criteria = tuple(
-        evidence.Judged(figure=figure, value=value, threshold="is 0", ok=not value) for figure, value in asked
-    )
-    said = f"{len(report.tasks) - len(failed)} of {len(report.tasks)} tasks can be built, reset and judged here"
-    said += f"; {failed[0].task_id} cannot: {failed[0].reason}" if failed else ""
-    entry = evidence.Evidence(
-        name="gates",
-        kind="gate",
-        verdict="pass" if report.ok else "fail",
-        says=f"gates {'pass' if report.ok else 'fail'}: {said}.",
-        site=site,
-        figures={name: value for name, value in report.figures.items() if isinstance(value, int)},
-        criteria=criteria,
-        pins=pins,
-        records=evidence.record_files(runs, [verdict]),
-    )
-    evidence.append(runs / evidence.LEDGER, entry, lambda words: say(console, words))
+    says = f"{len(report.tasks) - len(failed)} of {len(report.tasks)} tasks can be built, reset and judged here"
+    says += f"; {failed[0].task_id} cannot: {failed[0].reason}" if failed else ""
+    asked = {
+        "tasks that were not built": sum(not task.built for task in report.tasks),
+        "verifiers that pass, or do not run, where nothing was done": _no(task.null_fails for task in report.tasks),
+        "reference solutions that do not pass": _no(task.reference_passes for task in report.tasks),
+        "resets that differ": _no(task.reset_identical for task in report.tasks),
+        "runtimes that fail a check": _no(task.runtime_works for task in report.tasks),
+        "tasks that failed a gate": len(failed),
+        "leftovers": len(report.leftovers),
+    }
+    record_gate("gates", says, asked, report.figures, pins, site=site, runs=runs, console=console)
+
+
+def _no(found: Iterable[bool | None]) -> int:
+    return sum(value is False for value in found)
 
 
 def show(report: GateReport, console: Console) -> None:

@@ -53,12 +53,10 @@ def compare_command(
     write_verdict(
         out / "evaluate.json",
         ok,
-        figures
-        | {
-            "criteria": criteria_json(findings),
-            "families": [family.model_dump(mode="json") for family in comparison.families],
-        },
+        figures | {"families": [family.model_dump(mode="json") for family in comparison.families]},
         comparison.pins,
+        says=_sentence(comparison, ok),
+        criteria=criteria_json(findings),
     )
     _show_comparison(comparison, console)
     for finding in findings:

@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from leonardo import evidence
 from leonardo.assets.store import AssetStore
 from leonardo.errors import FailureClass, InputError
 from leonardo.gates.environment import TaskReport, run_gates
 from leonardo.sandbox.driver import Driver
 from leonardo.site import Site
 from leonardo.stages.environment import gates_command
+from leonardo.stages.gate import Selection
 from leonardo.tasks.task import Task
 from leonardo.tasks.verifier import verifier_files
 
@@ -145,12 +147,15 @@ ROW = {
 def test_the_command_writes_its_verdict(tmp_path: Path, site: Site, capsys: pytest.CaptureFixture[str]) -> None:
     rows = write_rows(tmp_path / "rows.jsonl", ROW)
     out = tmp_path / "out" / "gates.json"
-    assert gates_command(rows, out, site=tmp_path / "site.yaml") == 0
+    assert gates_command(Selection(rows), out, site=tmp_path / "site.yaml", runs=tmp_path / "runs") == 0
     verdict = json.loads(out.read_text())
     assert verdict["ok"] is True
     names = ("rows", "built", "null_fails", "reference_passes", "reset_identical", "runtime_works", "leftovers")
     assert {name: verdict["figures"][name] for name in names} == dict.fromkeys(names, 1) | {"leftovers": 0}
     assert verdict["pins"]["driver"]
+    (entry,) = evidence.read(tmp_path / "runs" / evidence.LEDGER)
+    assert (entry.name, entry.kind, entry.verdict) == ("gates", "gate", "pass")
+    assert {"resets that differ", "runtimes that fail a check", "leftovers"} <= {each.figure for each in entry.criteria}
     assert verdict["pins"]["manifest"]
     shown = capsys.readouterr().out
     assert "ok: rows 1, built 1" in shown
@@ -159,8 +164,8 @@ def test_the_command_writes_its_verdict(tmp_path: Path, site: Site, capsys: pyte
 
 def test_the_command_fails_where_a_gate_does(tmp_path: Path, site: Site, capsys: pytest.CaptureFixture[str]) -> None:
     bad = ROW | {"task_id": "t2", "test_final_state": "import no_such_module\n"}
-    out = tmp_path / "gates.json"
-    assert gates_command(write_rows(tmp_path / "rows.jsonl", ROW, bad), out, site=tmp_path / "site.yaml") == 1
+    out, rows = tmp_path / "gates.json", write_rows(tmp_path / "rows.jsonl", ROW, bad)
+    assert gates_command(Selection(rows), out, site=tmp_path / "site.yaml") == 1
     verdict = json.loads(out.read_text())
     assert verdict["ok"] is False
     assert [task["failure"] for task in verdict["figures"]["tasks"]] == [None, "verifier-broken"]
@@ -170,7 +175,7 @@ def test_the_command_fails_where_a_gate_does(tmp_path: Path, site: Site, capsys:
 def test_bad_rows_leave_nothing_behind(tmp_path: Path, site: Site) -> None:
     rows = write_rows(tmp_path / "rows.jsonl", {key: value for key, value in ROW.items() if key != "description"})
     with pytest.raises(InputError, match="row 1: field 'description' is missing"):
-        gates_command(rows, tmp_path / "gates.json", site=tmp_path / "site.yaml")
+        gates_command(Selection(rows), tmp_path / "gates.json", site=tmp_path / "site.yaml")
     assert not (tmp_path / "gates.json").exists()
     assert not site.cache.exists()
 

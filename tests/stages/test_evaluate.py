@@ -40,10 +40,11 @@ def test_compare_writes_criteria_by_name_with_value_threshold_and_verdict(tmp_pa
     assert verdict["ok"] is True
     assert verdict["figures"]["difference"] == 0.5
     assert verdict["figures"]["mcnemar_p"] == pytest.approx(2 / 2**10)
-    criteria = verdict["figures"]["criteria"]
+    criteria = verdict["criteria"]
+    assert verdict["says"].startswith("trained (70.0 %) is better")
     assert set(criteria) == {"evaluated_pairs", "excluded_share", "difference_ci_low", "p_value"}
     assert criteria["evaluated_pairs"] | {"reason": ""} == {
-        "value": 20, "threshold": "at least 10", "verdict": "pass", "reason": "",
+        "value": 20, "threshold": "at least 10", "ok": True, "reason": "",
     }  # fmt: skip
 
 
