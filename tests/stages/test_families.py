@@ -12,6 +12,7 @@ from leonardo.rollout.families import family_names, load_family
 from leonardo.rollout.formats import FORMATS, Call, ParsedTurn, ToolFormat, format_named
 from leonardo.rollout.formats.hermes import Hermes
 from leonardo.rollout.tool_calls import render_tool_call
+from leonardo.stages.definition import load_model, load_stage
 from leonardo.stages.families import check_families
 
 PYTHON = os.environ.get("LEONARDO_UPSTREAM_PYTHON", "")
@@ -155,6 +156,13 @@ def test_what_cannot_be_checked_is_one_line(tmp_path: Path):
         check_families([family], count=1, tokenizers={"qwen3": tmp_path})
     with pytest.raises(InputError, match="is not there"):
         check_families([family], count=40, python=tmp_path / "python")
+
+
+def test_a_model_file_gives_a_stage_its_familys_layers():
+    stage = load_stage("calibrate").with_model(load_model("desk-olmo3"))
+    shape = stage.warm_start_config().shape
+    assert shape.layers == ("sliding_attention", "full_attention")
+    assert set(shape.layers) == set(load_family(load_model("desk-olmo3").family).architecture.layers)
 
 
 @pytest.mark.slow
