@@ -3,6 +3,10 @@
 The actor starts a core process, which starts a process for each worker (or is the only one itself).
 """
 
+import os
+import sys
+import threading
+import time
 from typing import Any
 
 from leonardo.hooks.shutdown import die_with_parent
@@ -11,6 +15,12 @@ PROCESS_EXTENSION = "leonardo.hooks.engine_process.Extension"
 """vLLM imports it in each process that holds a worker, as an extension of its worker class."""
 
 _VLLMS = "run_before_leonardo"
+
+_LOOK = 2.0
+"""Seconds between looks at an engine."""
+
+_GRACE = 15.0
+"""Seconds that an actor whose engine is dead has for saying so itself, with the cause."""
 
 
 def engine_hooks() -> dict[str, Any]:
@@ -34,3 +44,24 @@ def run_engine_core(*arguments: Any, **options: Any) -> None:
 
     # a process that was forked has the class as it is above, one that was spawned as vLLM has it
     getattr(EngineCoreProc, _VLLMS, EngineCoreProc.run_engine_core)(*arguments, **options)
+
+
+def end_with_engine(engine: Any, look: float = _LOOK, grace: float = _GRACE) -> None:
+    """Have this process, a rollout actor's, end once its engine is dead.
+
+    The actor's one thread for calls may wait for an answer of the engine that never comes (to pause it before new
+    weights, for example), and is then asked in vain whether all is well. Ray tells of a process that ends.
+
+    Args:
+        engine: vLLM's asynchronous engine.
+        look, grace: seconds between looks, and between the engine's death and the actor's.
+    """
+
+    def watch() -> None:
+        while not engine.errored:
+            time.sleep(look)
+        time.sleep(grace)
+        print("leonardo: the rollout engine is dead, so its actor ends", file=sys.stderr, flush=True)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="leonardo-engine", daemon=True).start()

@@ -62,3 +62,24 @@ def test_core_process_is_tied_and_runs_what_it_would(method: str, tmp_path: Path
         check=True,
     ).stdout
     assert output == "(1,) {'dp_rank': 0} 9\n"
+
+
+ACTOR = """
+import sys, threading, types
+from leonardo.hooks.engine import end_with_engine
+engine = types.SimpleNamespace(errored=False)
+end_with_engine(engine, look=0.01, grace=0.05)
+if sys.argv[1] == "dies":
+    engine.errored = True
+threading.Event().wait(None if sys.argv[1] == "dies" else 0.5)  # for an answer of the engine
+print("answered")
+"""
+
+
+@pytest.mark.parametrize(("engine", "code", "said"), [("dies", 1, ""), ("lives", 0, "answered\n")])
+def test_an_actor_ends_with_its_engine_even_where_it_waits_for_it(engine: str, code: int, said: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", ACTOR, engine], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert (ended.returncode, ended.stdout) == (code, said)
+    assert ("engine is dead" in ended.stderr) == (engine == "dies")

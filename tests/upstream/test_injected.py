@@ -166,6 +166,7 @@ def test_an_engine_that_is_killed_ends_the_run_with_its_class(start):
     run.found("EngineCore").kill()
     found = run.end()
     assert found["exit_code"] not in (0, None)
+    assert not found["outcome"]["asked_to_end"], "it was ended since it stalled"
     assert found["outcome"]["leftovers"] == []
     rewards_are_true(run)
 
