@@ -44,7 +44,7 @@ def audit_command(
         The exit code: 0 where every audit is clean, whatever the verdicts.
     """
     console = Console()
-    asked_for = [_class(name) for name in also]
+    asked_for = [class_of(name) for name in also]
     settings = load_site(site)
     tasks = selection.tasks()
     root = settings.cache / "assets"
@@ -100,7 +100,8 @@ def _show(reports: Sequence[AuditReport], console: Console) -> None:
     say(console, f"{'ok' if clean == len(reports) else 'NOT OK'}: {counts}")
 
 
-def _class(name: str) -> FailureClass:
+def class_of(name: str) -> FailureClass:
+    """The class of failure called ``name``. Raises InputError where there is none."""
     try:
         return FailureClass(name)
     except ValueError as error:

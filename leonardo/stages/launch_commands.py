@@ -156,6 +156,37 @@ def assets(
 
 
 @launch_app.command()
+def data(
+    rows: Annotated[Path, typer.Argument(help="Rows: a JSONL or Parquet file, or a folder of them.")],
+    folder: Annotated[Path, typer.Argument(help="Where the data set goes; a new folder.")],
+    stage: Annotated[
+        str, typer.Option(help="The stage that it is for: how many calls an episode may make.")
+    ] = "reproduce",
+    site: SiteName = "leonardo",
+    driver: Annotated[str, typer.Option(help="Sandbox driver: auto, or a name that leonardo doctor lists.")] = "auto",
+    ids_file: Annotated[Path | None, typer.Option(help="Rows by their ids, one a line of a file.")] = None,
+    sample: Annotated[int | None, typer.Option(min=1, help="N rows, chosen by a hash of their ids.")] = None,
+    also: Annotated[str, typer.Option(help="Classes of verdicts to take all the same, with commas between.")] = "",
+    out: Annotated[Path, typer.Option(help="Folder for the machine-readable verdict.")] = Path("out"),
+) -> None:
+    """ROWS as the data set of upstream's trainer, each with its prepared state; rows of no use are left out."""
+    from rich.console import Console
+
+    from leonardo.assets.selection import select, words
+    from leonardo.stages.audit import class_of
+    from leonardo.stages.dataset import write_data
+    from leonardo.stages.definition import load_stage
+    from leonardo.tasks.rows import read_tasks
+
+    tasks = select(read_tasks(rows), ids_file=ids_file, sample=sample)
+    episode = load_stage(stage).episode_settings()
+    classes = [class_of(name) for name in words(also)]
+    write_data(
+        tasks, folder, out / "data.json", episode, site=site, driver_name=driver, also=classes, console=Console()
+    )
+
+
+@launch_app.command()
 def follow(
     run: Run,
     once: Annotated[bool, typer.Option("--once", help="Look once, and do not wait for the end.")] = False,
