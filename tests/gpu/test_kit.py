@@ -5,13 +5,18 @@ import struct
 import subprocess
 import sys
 import tarfile
+import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer.main
 
+from leonardo.cli import app
 from leonardo.errors import InputError
 from leonardo.site import load_site
-from tests.gpu import machine, pack
+from leonardo.stages.definition import load_model, load_stage
+from tests.gpu import figures, machine, pack
 from tests.gpu.fatbins import keep_only
 
 PTX, ELF = 1, 2
@@ -116,6 +121,49 @@ def run_here(folder: str) -> None:
         "late": machine.Step((sys.executable, "-c", ""), 20.0, 900.0),
     }
     raise SystemExit(machine.run(["fails", "hangs", "late"], 60.0, Path(folder) / "out"))
+
+
+@pytest.mark.parametrize("name", [name for name, step in machine.STEPS.items() if "stage" in step.command])
+def test_the_command_line_takes_the_steps(name: str) -> None:
+    """What a machine is told to run is a command with these options, of a stage, a site and a model that are there."""
+    words = machine.STEPS[name].command
+    start = words.index("stage")
+    command: Any = typer.main.get_command(app)
+    for word in words[start : start + 2]:
+        command = command.commands[word]
+    given = command.make_context("run", list(words[start + 2 :])).params
+    stage, model = load_stage(given["name"]), load_model(given["model"] or "desk")
+    assert load_site(given["site"]).upstream.ray["num-gpus"] and stage.with_model(model).criteria
+
+
+def test_figures_by_phase_and_process(tmp_path: Path) -> None:
+    """Memory at a phase's end and at most, by whose it is; medians of the steps after the first."""
+    lines = [
+        "t, 0, 1, 1000, ray::PolicyTrainerRayProcess.step, first step",
+        "t, 0, 1, 3000, ray::PolicyTrainerRayProcess.step, later steps",
+        "t, 0, 1, 2000, ray::PolicyTrainerRayProcess, later steps",
+        "t, 0, 2, 40000, VLLM::EngineCore, later steps",
+        "t, 0, 3, [N/A], python -m leonardo.cli, later steps",
+    ]
+    assert figures.memory_by_phase(lines) == {
+        "first step": {"learner": [1.05, 1.05]},
+        "later steps": {"learner": [2.1, 3.15], "engine": [41.94, 41.94]},
+    }
+    with pytest.raises(InputError, match="no step records"):
+        figures.figures(tmp_path)
+
+
+def test_pieces_of_a_model_are_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wheel's one GGUF file goes along in pieces, in their order."""
+    monkeypatch.setattr(pack, "PIECE", 4)
+    with zipfile.ZipFile(tmp_path / "some.whl", "w") as wheel:
+        wheel.writestr("some/model.gguf", b"0123456789")
+    pack.pack_pretrained(tmp_path, tmp_path / "some.whl")
+    monkeypatch.setattr(machine, "KIT", tmp_path / "kit")
+    monkeypatch.setattr(machine, "PYTHON", tmp_path / "kit" / "env" / "bin" / "python")
+    machine.unpack(sorted(tmp_path.glob("*.tar.zst")))
+    pieces = sorted((tmp_path / "kit" / "pretrained").iterdir(), key=lambda piece: int(piece.name))
+    assert [piece.read_bytes() for piece in pieces] == [b"0123", b"4567", b"89"]
 
 
 @pytest.mark.parametrize("name", ["gpu-desk", "gpu-desk-single"])

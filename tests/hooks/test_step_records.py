@@ -51,6 +51,14 @@ def record(*parts: dict[str, Any]) -> StepRecord:
     return StepRecord(**step_records.fields(3, parts, 9.0))
 
 
+def test_memory_is_the_ranks_largest_in_gigabytes() -> None:
+    first, second = ({"held": 10**9, "update": top, "hand_over": 10**9} for top in (3 * 10**9, 2 * 10**9))
+    made = record(part(group(1, 0), update=update(memory=first)), part(update=update(memory=second)))
+    assert made.memory == {"held": 1.0, "update": 3.0, "hand_over": 1.0}
+    without = {"held": 0, "update": 0, "hand_over": 0}
+    assert record(part(group(1, 0), update=update(memory=without))).memory == {}
+
+
 def test_figures_of_two_ranks() -> None:
     groups = [group(1, 0, None, 0, kept=True), group(1, 1, None), group(1, None, None, family="nets"), group(0, 0)]
     second = update(highest={"ratio": 2.0, "divergence": 0.5, "own_deviation": 0.5, "difference": 0.3}, seconds=4.0)
