@@ -49,7 +49,6 @@ def run_with_what_is_missing(
         stages: run missing stages, too; else only the gates, which take half a minute.
     """
     for name in [*_missing_below(asked, stages, runs, console), asked.name]:
-        say(console, f"[bold]{Path(name).stem}[/bold]")
         if name == GATES:
             # where they fail, they are in the ledger, and the next stage says that it is shut
             rows = Selection(desk_rows(runs))

@@ -44,8 +44,8 @@ def _plumbing(stage: Stage, figures: Mapping[str, Any]) -> str:
     lacking = [finding for finding in apply(load_stage(stage.signal).criteria, figures) if not finding.ok]
     if not lacking:
         return f" The criteria of {stage.signal} hold as well."
-    first = lacking[0].sentence.partition(":")[0]
-    more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
+    first = lacking[0].sentence.removesuffix(f": {lacking[0].criterion.reason}")
+    more = f", and {len(lacking) - 1} more are not met" if len(lacking) > 1 else ""
     return f" Plumbing evidence only: of the criteria of {stage.signal}, {first}{more}."
 
 
