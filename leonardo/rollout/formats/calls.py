@@ -54,7 +54,7 @@ class ToolFormat(ABC):
         try:
             text = self._write(calls, tools)
             carried = self.parse(text, tools)
-        except (ToolCallError, TypeError, ValueError, RecursionError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"the {self.name} format cannot carry this call: {error}") from error
         if carried.thought or carried.calls != tuple(calls) or _canonical(carried.calls) != _canonical(calls):
             raise ValueError(f"the {self.name} format cannot carry this call unchanged")
