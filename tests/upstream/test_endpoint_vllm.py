@@ -10,6 +10,7 @@ import httpx
 import pytest
 from rich.console import Console
 
+from leonardo.assets.store import AssetStore
 from leonardo.engine.desk.sampler import Sampler
 from leonardo.engine.upstream.checkpoint import to_upstream
 from leonardo.evaluation import evaluate
@@ -79,7 +80,9 @@ def server(policy: Path, tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_the_desk_policy_does_as_well_behind_vllm_as_in_this_process(policy: Path, server: str, tmp_path: Path) -> None:
+def test_the_desk_policy_does_as_well_behind_vllm_as_here(
+    policy: Path, server: str, tmp_path: Path, record_property
+) -> None:
     settings = EpisodeSettings(live=16, threads=4)
     tasks = [task.task for task in generate("held-out", TASKS, 1)]
     records = {}
@@ -93,8 +96,6 @@ def test_the_desk_policy_does_as_well_behind_vllm_as_in_this_process(policy: Pat
         )
     known = load_site("desk")
     with open_driver() as driver, SandboxPool(PoolSettings(16), driver=driver) as pool:
-        from leonardo.assets.store import AssetStore
-
         sandboxes = TaskSandboxes(AssetStore(known.cache / "assets", driver, known), pool)
         sampler = Sampler.load(policy)
         records["here"] = evaluate(
@@ -103,8 +104,8 @@ def test_the_desk_policy_does_as_well_behind_vllm_as_in_this_process(policy: Pat
             pins=evaluation_pins(settings, driver=driver.name, assets=""),
         )  # fmt: skip
     rates = {name: record.pass_rate for name, record in records.items()}
+    record_property("rates", rates)
     assert all(record.infrastructure_failures == 0 for record in records.values())
     assert 0 < rates["here"] < 1, rates
     assert abs(rates["text"] - rates["here"]) < 0.2, rates
     assert abs(rates["native"] - rates["here"]) < 0.2, rates
-    print(rates)
