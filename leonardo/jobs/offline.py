@@ -60,7 +60,10 @@ def environment_findings(python: Path, lock: Path, wheels: Path | None) -> Itera
     """Whether upstream's environment is whole: every locked package installed, or at least its wheel there."""
     environment = python.parent.parent
     if (environment / ".ready").is_file():
-        packages = {_normal(entry.name) for entry in environment.glob("lib/python*/site-packages/*.dist-info")}
+        packages = {
+            _package(entry.name.removesuffix(".dist-info"))
+            for entry in environment.glob("lib/python*/site-packages/*.dist-info")
+        }
         gone = [f"{name}=={version}" for name, version in locked(lock) if f"{name}-{version}" not in packages]
         if gone:
             yield Finding(
@@ -90,9 +93,9 @@ def missing_wheels(lock: Path, wheels: Path) -> list[str]:
     there = set()
     for path in wheels.iterdir():
         if path.suffix == ".whl":
-            there.add(_normal("-".join(path.name.split("-")[:2])))
+            there.add(_package("-".join(path.name.split("-")[:2])))
         elif path.name.endswith((".tar.gz", ".zip")):
-            there.add(_normal(re.sub(r"\.(tar\.gz|zip)$", "", path.name)))
+            there.add(_package(re.sub(r"\.(tar\.gz|zip)$", "", path.name)))
     return [f"{name}=={version}" for name, version in locked(lock) if f"{name}-{version}" not in there]
 
 
@@ -102,12 +105,14 @@ def locked(lock: Path) -> list[tuple[str, str]]:
     return [(_normal(name), version) for name, version in found]
 
 
+def _package(stem: str) -> str:
+    """``name-version`` of a file or folder called so, the name as in :func:`locked`."""
+    name, _, version = stem.rpartition("-")
+    return f"{_normal(name)}-{version}"
+
+
 def _normal(name: str) -> str:
-    name = name.removesuffix(".dist-info")
-    stem, _, version = name.rpartition("-")
-    if not stem:
-        return re.sub(r"[-_.]+", "_", name).lower()
-    return f"{re.sub(r'[-_.]+', '_', stem).lower()}-{version}"
+    return re.sub(r"[-_.]+", "_", name).lower()
 
 
 def _more(names: list[str]) -> str:
