@@ -16,7 +16,7 @@ from leonardo.jobs.plan import JobPlan, Resources
 from leonardo.jobs.render import SHARD
 from leonardo.jobs.settings import Shape, shape_for
 from leonardo.rollout.episodes import EpisodeSettings
-from leonardo.site import CACHE_VARIABLE, NODE_CACHE_VARIABLE, Site
+from leonardo.site import CACHE_VARIABLE, NODE_CACHE_VARIABLE, ArchiveSubstitute, Site
 from leonardo.stages.definition import Model, Stage
 
 PROJECT = Path(__file__).parents[2]
@@ -29,7 +29,7 @@ class Choices:
 
     Attributes:
         engine, seed, account, quality, pool, minutes, shape: as in the files.
-        site: the name or file that the job itself reads.
+        site, stage: the names or files that the job itself reads; the stage's own name if "".
         project, python: the checkout and its environment, as the nodes see them.
         upstream_python: of upstream's environment.
         tree: upstream's checkout.
@@ -43,6 +43,7 @@ class Choices:
     minutes: int = 0
     shape: str = ""
     site: str = "leonardo"
+    stage: str = ""
     project: Path = PROJECT
     python: Path = Path(sys.executable)
     upstream_python: Path = PROJECT / ".venv-upstream/bin/python"
@@ -94,10 +95,7 @@ def plan_stage(stage: Stage, model: Model, site: Site, folder: Path, choices: Ch
             **({NODE_CACHE_VARIABLE: str(site.node_cache)} if site.node_cache else {}),
             "LEONARDO_RESERVED_CORES": str(asked.reserved_cores),
         },
-        needs={
-            str(choices.python): "Make the environment: make setup",
-            str(site.cache / "assets" / "bases"): "Bring the assets: make unbundle",
-        },
+        needs={str(choices.python): "Make the environment: make setup", **_base_needs(site)},
         restarts=stage.job.restarts,
         grace=cluster.grace,
         pins={"stage": stage.name, "model": model.name, "engine": choices.engine, "site": site.name}
@@ -213,7 +211,7 @@ def _account(cluster: Cluster, choices: Choices) -> str:
 
 def _with_stage(plan: JobPlan, stage: Stage, model: Model, choices: Choices) -> JobPlan:
     """The stage as ``leonardo stage run`` does it on one node."""
-    command = [str(plan.python), "-m", "leonardo.cli", "stage", "run", stage.name]
+    command = [str(plan.python), "-m", "leonardo.cli", "stage", "run", choices.stage or stage.name]
     command += ["--engine", choices.engine, "--seed", str(choices.seed), "--site", choices.site]
     if model.name != stage.model:
         command += ["--model", model.name]
@@ -264,6 +262,14 @@ def _with_trainer(plan: JobPlan, stage: Stage, model: Model, site: Site, shape: 
         needs=needs,
         pins={**plan.pins, "model_revision": model.revision, "model_folder": str(weights)},
     )
+
+
+def _base_needs(site: Site) -> dict[str, str]:
+    """Base images are made where there is a network; what an archive stands for needs only the archive."""
+    archives = [source.substitute for source in site.bases.values()]
+    if archives and all(isinstance(substitute, ArchiveSubstitute) for substitute in archives):
+        return {str(archive.path): "It is the site's base image" for archive in archives}
+    return {str(site.cache / "assets" / "bases"): "Make the prepared states, or bring them: make unbundle"}
 
 
 def _upstream_needs(choices: Choices) -> dict[str, str]:

@@ -253,8 +253,13 @@ def _choices(site: str, engine: str, seed: int, account: str, qos: str, pool: st
 
     if engine not in ("", "desk", "upstream"):
         raise InputError(f"no engine {engine}", "Engines: desk, upstream")
-    place = str(Path(site).absolute()) if Path(site).suffix in (".yaml", ".yml") else site
-    return Choices(engine or "desk", seed, account, qos, pool, minutes, shape, place), engine == ""
+    own = engine or "desk"
+    return Choices(own, seed, account, qos, pool, minutes, shape, _place(site)), engine == ""  # type: ignore[arg-type]
+
+
+def _place(name: str) -> str:
+    """A name as it is, a file by its whole path: the job reads it, too."""
+    return str(Path(name).absolute()) if Path(name).suffix in (".yaml", ".yml") else name
 
 
 def _ready(
@@ -277,7 +282,8 @@ def _ready(
     for name in stages:
         stage = load_stage(name)
         known = load_model(model or stage.model)
-        own = replace(choices, engine="upstream") if free and stage.rows else choices
+        engine = "upstream" if free and stage.rows else choices.engine
+        own = replace(choices, engine=engine, stage=_place(name))
         place = folder or name_folder(runs or cluster.roots.shared / "runs", stage.name)
         plan = plan_stage(stage, known, site, place.absolute(), own)
         pool = own.pool or stage.job.pool or next(iter(cluster.pools))

@@ -15,7 +15,7 @@ if [ -z "${LEONARDO_SLURM_SEALED:-}" ]; then
 fi
 
 place=$(mktemp -d /tmp/slurm.XXXXXX)
-trap 'rm -rf "$place"' EXIT
+trap 'rm -rf "$place" 2> /dev/null' EXIT
 chmod 755 "$place"
 mkdir "$place/state"
 export SLURM_CONF=$place/slurm.conf LEONARDO_TEST_SLURM=$place
@@ -42,7 +42,7 @@ cat > "$place/slurm.conf" << END
 ClusterName=test
 SlurmctldHost=control(10.77.0.254)
 SlurmUser=root
-AuthInfo=socket=$place/munge.sock,cred_expire=5
+AuthInfo=socket=$place/munge.sock,cred_expire=2
 StateSaveLocation=$place/state
 SlurmdSpoolDir=$place/spool-%n
 SlurmctldPidFile=$place/slurmctld.pid
@@ -61,7 +61,7 @@ SlurmdParameters=config_overrides
 EnforcePartLimits=ALL
 MinJobAge=3600
 KillWait=5
-SlurmdTimeout=6
+SlurmdTimeout=3
 ResumeProgram=/bin/true
 SuspendProgram=/bin/true
 SuspendExcNodes=node[1-2]

@@ -1,0 +1,84 @@
+"""Stages in jobs of a real Slurm: the shipped ones as the scheduler sees them, a calibration that runs."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from leonardo.evidence import read
+from leonardo.jobs import slurm
+from leonardo.jobs.render import render
+from tests.jobs.shipped import VARIABLES, plans
+from tests.rootfs import build_root_archive
+from tests.slurm.conftest import SITE
+
+CALIBRATION = """\
+name: calibrate-small
+shows: a calibration runs in a job; nothing is said about a signal
+corpus: {train: 8, held_out: 4, unprepared: 64}
+attempts: 1
+episode: {steps: 2, turn_tokens: 16}
+warm_start: {steps: 6, batch: 8}
+desk: {steps: 2, groups: 2, group_size: 4, wanted_groups: 1, rounds: 1}
+job: {minutes: 20, cores: 2, memory: 4, tmp: 1}
+criteria:
+  - {figure: exit_code, equals: 0, reason: "the trainer ends well"}
+  - {figure: evaluated_pairs, least: 4, reason: "base and trained are evaluated"}
+"""
+
+
+def test_shipped_scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scheduler would take every script of the shipped site, stages and models."""
+    for name, value in VARIABLES.items():
+        monkeypatch.setenv(name, value)
+    seen = 0
+    for plan in plans():
+        script = tmp_path / "job.sh"
+        script.write_text(render(plan))
+        assert slurm.test_only(script) == "", plan.name
+        seen += 1
+    assert seen >= 9
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """A site file with the tests' own base image."""
+    archive = build_root_archive(tmp_path / "root.tar")
+    bases = f"  ubuntu:22.04: {{registry: false, substitute: {{kind: archive, path: {archive}, reason: a test}}}}"
+    path = tmp_path / "site.yaml"
+    path.write_text(SITE.format(cache=tmp_path / "cache", shared=tmp_path / "shared", bases=bases))
+    return path
+
+
+def leonardo(*words: str | Path, fails: bool = False) -> str:
+    """``leonardo launch ...``; its output."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("LEONARDO_CACHE")}
+    command = [sys.executable, "-m", "leonardo.cli", "launch", *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert (done.returncode != 0) == fails, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def test_calibration_in_a_job(site: Path, tmp_path: Path) -> None:
+    """From a login node: check, submit, follow, collect; the stage's own records and ledger are there."""
+    stage = tmp_path / "calibrate-small.yaml"
+    stage.write_text(CALIBRATION)
+    said = leonardo("check", stage, "--site", site, "--account", "others", "--out", tmp_path / "out", fails=True)
+    assert "slurm.account: account others is none of yours" in said
+    assert json.loads((tmp_path / "out/launch-check.json").read_text())["ok"] is False
+    said = leonardo("submit", stage, "--site", site)
+    assert said.startswith("job "), said
+    run = Path(said.rpartition("folder ")[2].strip())
+    followed = leonardo("follow", run, "--every", "0.5")
+    assert "completed" in followed and "calibrate-small passes" in followed
+    collected = leonardo("collect", run)
+    assert "ok: COMPLETED, exit code 0, 1 starts" in collected
+    entries = read(run.parent / "ledger.jsonl")
+    assert [(entry.name, entry.verdict) for entry in entries] == [
+        ("calibrate-small", "pass"),
+        ("job calibrate-small-desk", "pass"),
+    ]
+    assert json.loads((run / "evidence.json").read_text())["figures"]["steps"] == 2
