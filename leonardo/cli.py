@@ -270,11 +270,18 @@ def engines(
 
 
 @app.command()
-def doctor(out: Out = Path("out")) -> None:
-    """What this machine allows: one line a sandbox driver, and what to do where one is refused."""
+def doctor(
+    out: Out = Path("out"),
+    site: Site = "desk",
+    node: Annotated[
+        bool, typer.Option("--node", help="As a compute node: in a job of its own, outside of one.")
+    ] = False,
+    account: Annotated[str, typer.Option(help="Whom that job's time is charged to.")] = "",
+) -> None:
+    """What this machine has, what each gap costs and what to do; and which sandbox drivers serve here."""
     from leonardo.stages.doctor import doctor_command
 
-    raise typer.Exit(doctor_command(out / "doctor.json"))
+    raise typer.Exit(doctor_command(out / "doctor.json", site, node=node, account=account))
 
 
 @app.command()

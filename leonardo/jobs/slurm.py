@@ -74,6 +74,14 @@ def submit(script: Path, *, after: Sequence[str] = (), hold: bool = False) -> st
     return done.stdout.strip().partition(";")[0]
 
 
+def run(options: Sequence[str], command: Sequence[str]) -> int:
+    """Run a command in a job of its own and wait for it; its output comes here. Returns its exit code."""
+    try:
+        return subprocess.run(["srun", *options, *command], stdin=subprocess.DEVNULL).returncode
+    except FileNotFoundError as error:
+        raise InputError("srun is not here", "Work on a login node of the cluster") from error
+
+
 def release(job: str) -> None:
     """Let a job that was queued with ``hold`` start."""
     _call(["scontrol", "release", job])

@@ -1,34 +1,112 @@
-"""The stage behind ``leonardo doctor``: which sandbox drivers this machine allows, and what is missing where not."""
+"""The stage behind ``leonardo doctor``: what this machine has of what the project needs, and what each gap costs."""
 
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
 
+from leonardo.errors import InputError
 from leonardo.files import require_writable, write_verdict
+from leonardo.jobs import slurm
+from leonardo.jobs.space import space_findings
+from leonardo.probes import cluster, host
+from leonardo.probes.probe import Result, ok
 from leonardo.sandbox.drivers import Finding, survey
+from leonardo.site import Site, load_site
 
 _WORDS = {
     "serves": "[green]yes[/green]      ",
+    "ok": "[green]yes[/green]      ",
     "degraded": "[yellow]degraded[/yellow] ",
     "refused": "[red]no[/red]       ",
+    "missing": "[red]no[/red]       ",
 }
 
+PROJECT = Path(__file__).parents[2]
 
-def doctor_command(out_path: Path) -> int:
-    """Try every driver, print a line for each, write ``out_path``. Returns 0 where at least one driver serves."""
+
+def doctor_command(out_path: Path, site: str = "desk", *, node: bool = False, account: str = "") -> int:
+    """Try everything, print a line for each, write ``out_path``.
+
+    Args:
+        site: whose cluster is probed, too, where it has one.
+        node: the probes of a compute node; outside of a job, in one.
+        account: for that job.
+
+    Returns:
+        0 where at least one driver serves and nothing is missing.
+    """
+    known = load_site(site)
+    if node and "SLURM_JOB_ID" not in os.environ:
+        return _on_a_node(known, site, out_path, account)
     require_writable(out_path.parent)
     console = Console()
-    findings = survey()
-    for label, finding in findings.items():
+    results = list(_results(known, node))
+    for result in results:
+        _show(console, result)
+    console.print("Drivers of sandboxes:", highlight=False)
+    drivers = survey()
+    for label, finding in drivers.items():
         console.print(_WORDS[_state(finding)], end="")
         note = f": {finding.note}" if finding.note else ""
         console.print(f"{label}{note}", markup=False, highlight=False, soft_wrap=True)
-    serving = [label for label, finding in findings.items() if finding.serves]
+    serving = [label for label, finding in drivers.items() if finding.serves]
     if not serving:
         console.print("No sandboxes can be run here. Allow user namespaces, or install Apptainer: make apptainer")
-    drivers = {label: {"state": _state(finding), "note": finding.note} for label, finding in findings.items()}
-    write_verdict(out_path, bool(serving), {"drivers": drivers, "serving": serving}, {})
-    return 0 if serving else 1
+    # without user namespaces another driver may serve; what the drivers themselves say decides
+    missing = [result.id for result in results if result.state == "missing" and result.id != "user-namespaces"]
+    healthy = bool(serving) and not missing
+    figures = {
+        "drivers": {label: {"state": _state(finding), "note": finding.note} for label, finding in drivers.items()},
+        "serving": serving,
+        "findings": [asdict(result) for result in results],
+    }
+    write_verdict(out_path, healthy, figures, {"site": known.name, "user": os.getuid(), "node": os.uname().nodename})
+    return 0 if healthy else 1
+
+
+def _results(site: Site, node: bool) -> Iterator[Result]:
+    for probe in host.PROBES:
+        yield probe()
+    if site.cluster is None:
+        return
+    python = PROJECT / ".venv-upstream/bin/python"
+    for probe in cluster.cluster_probes(site.cluster, node=node, python=python):
+        yield probe()
+    short = list(space_findings(site.cluster.roots))
+    for finding in short:
+        yield Result("space", "degraded", finding.what, "a job may end half-way with a full disk", finding.remedy)
+    if not short:
+        yield ok("space", f"{site.cluster.roots.shared} has the room that the site asks for")
+
+
+def _show(console: Console, result: Result) -> None:
+    console.print(_WORDS[result.state], end="")
+    console.print(f"{result.id}: {result.what}", markup=False, highlight=False, soft_wrap=True)
+    if result.costs:
+        words = f"{result.costs[0].upper()}{result.costs[1:]}. {result.remedy}".strip()
+        console.print(f"         {words}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _on_a_node(site: Site, name: str, out_path: Path, account: str) -> int:
+    """The same in a job of one node, whose output comes here."""
+    known = site.cluster
+    if known is None:
+        raise InputError(f"site {site.name} has no cluster", "Leave --node out, or name another site")
+    pool_name, pool = next(iter(known.pools.items()))
+    charged = account or os.environ.get("LEONARDO_ACCOUNT", "") or known.account
+    if known.account_needed and (not charged or charged.startswith("$")):
+        raise InputError("no account is named", "Give LEONARDO_ACCOUNT=..., or --account")
+    quality = known.quality(pool_name, 1, 10).name
+    options = ["--job-name=doctor", f"--partition={pool.partition}", "--nodes=1", "--ntasks=1", "--time=10"]
+    options += [f"--account={charged}"] if charged and not charged.startswith("$") else []
+    options += [f"--qos={quality}"] if quality else []
+    options += [f"--gres={pool.gres.format(gpus=pool.gpus)}"] if pool.gpus else []
+    command = [sys.executable, "-m", "leonardo.cli", "doctor", "--node", "--site", name]
+    return slurm.run([*options, *known.sbatch], [*command, "--out", str(out_path.parent.absolute())])
 
 
 def _state(finding: Finding) -> str:
