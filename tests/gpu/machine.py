@@ -85,7 +85,8 @@ def unpack(parts: Sequence[Path]) -> None:
             print(line, flush=True)
     started = time.monotonic()
     # the trainer's actors import all at once: they find it compiled
-    subprocess.run([PYTHON, "-m", "compileall", "-q", "-j", "0", packages], stdout=subprocess.DEVNULL, check=False)
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    subprocess.run([PYTHON, "-m", "compileall", "-q", "-j", "0", packages], check=False, **quiet)
     print(f"compiled in {time.monotonic() - started:.0f} s")
 
 
@@ -128,7 +129,9 @@ def _unpack_part(part: Path, packages: Path) -> str:
             top, _, rest = member.name.partition("/")
             if top == "site":
                 member.name = rest
-            archive.extract(member, packages if top == "site" else KIT, filter="tar")
+            place = packages if top == "site" else KIT
+            (place / member.name).parent.mkdir(parents=True, exist_ok=True)  # parts are unpacked side by side
+            archive.extract(member, place, filter="tar")
             count += 1
     return f"{part.name}: whole, {count} files in {time.monotonic() - started:.0f} s"
 
