@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from leonardo import evidence
+from leonardo.assets.progress import say
 from leonardo.engine.desk.config import LearnerConfig, WarmStartConfig
 from leonardo.engine.desk.learner import train
 from leonardo.evaluation import Comparison, Verdict, compare, verdict
@@ -15,6 +16,9 @@ from leonardo.files import require_writable, write_verdict
 from leonardo.gates.steps import StepRecord
 from leonardo.site import load_site
 from leonardo.stages.recipe import Corpus, Recipe, opened
+
+RECORDS = ("run.json", "steps.jsonl", "comparison.json", "evaluation-base.json", "evaluation-trained.json")
+"""Files of a run folder that its entry of the ledger names with their hashes."""
 
 LEAST_GAIN = 0.15
 BASE_RANGE = (0.15, 0.65)
@@ -106,7 +110,17 @@ def run_demo(
     write_verdict(out_path, ok, figures, pins)
     evidence.append(
         runs / evidence.LEDGER,
-        evidence.Evidence(name="demo", verdict="pass" if ok else "fail", figures=figures, pins=pins),
+        evidence.Evidence(
+            name="demo",
+            kind="stage",
+            verdict="pass" if ok else "fail",
+            says=sentence,
+            site=settings.name,
+            figures=figures,
+            pins=pins,
+            records=evidence.record_files(runs, [run_folder / name for name in RECORDS]),
+        ),
+        lambda words: say(console, words),
     )
     return DemoOutcome(ok, sentence, found, comparison, run_folder)
 

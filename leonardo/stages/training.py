@@ -26,6 +26,7 @@ from leonardo.gates.steps import StepRecord, read_records
 from leonardo.rollout.families import load_family
 from leonardo.site import load_site
 from leonardo.stages.definition import Model, Stage, load_model, load_stage
+from leonardo.stages.demo import RECORDS as COMMON
 from leonardo.stages.demo import line_of
 from leonardo.stages.ladder import Opening, opening
 from leonardo.stages.limits import RunLimits
@@ -35,8 +36,8 @@ from leonardo.stages.trainers import LIMITS, Engine, Trainer, UpstreamPlace, che
 from leonardo.stages.verdicts import judged, sentence_of
 
 STEPS, FACTS, STARTED = "steps.jsonl", "run.json", "stage.json"
-RECORDS = (FACTS, STEPS, "comparison.json", "evaluation-base.json", "evaluation-trained.json", "outcome.json")
-"""Files of a run folder that an entry of the ledger names with their hashes."""
+RECORDS = (*COMMON, "outcome.json")
+"""Files of a run folder that an entry of the ledger names with their hashes; the last is upstream's trainer's."""
 
 
 @dataclass(frozen=True)

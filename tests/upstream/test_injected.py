@@ -110,7 +110,8 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Run]]:
         (tmp_path / "site.yaml").write_text(yaml.safe_dump(site))
         (tmp_path / "smoke.yaml").write_text(yaml.safe_dump(stage))
         runs = runs or tmp_path / "runs"
-        command = [sys.executable, "-m", "leonardo.cli", "stage", str(tmp_path / "smoke.yaml"), "--engine", "upstream"]
+        command = [sys.executable, "-m", "leonardo.cli", "stage", "run", str(tmp_path / "smoke.yaml")]
+        command += ["--engine", "upstream", "--force", "a run with an injected fault proves nothing"]
         command += ["--site", str(tmp_path / "site.yaml"), "--runs", str(runs), "--out", str(tmp_path / "out")]
         command += ["--upstream", str(TREE), "--upstream-python", str(PYTHON)]
         if policy := os.environ.get("LEONARDO_TEST_POLICY"):
