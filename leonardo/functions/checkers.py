@@ -8,11 +8,13 @@ import subprocess
 import sys
 import tempfile
 import uuid
+from importlib.metadata import distributions
 from pathlib import Path
 from threading import Lock, Timer
 from typing import Any
 
 from leonardo.errors import InfrastructureError, InputError
+from leonardo.files import sha256_file
 
 PACKAGE_VARIABLE = "LEONARDO_BFCL"
 _FOLDER = Path(__file__).parent.parent.parent / ".tools/bfcl"
@@ -28,6 +30,13 @@ def package_folder() -> Path:
             f"bfcl-eval is not installed in {folder}", f"make bfcl, or name its folder: {PACKAGE_VARIABLE}"
         )
     return folder
+
+
+def package_pins() -> dict[str, str]:
+    """What the installed package is: its version, and the digest of the lock. Raises InputError."""
+    folder = package_folder()
+    versions = {entry.name: entry.version for entry in distributions(path=[str(folder)])}
+    return {"bfcl-eval": versions.get("bfcl-eval", "unknown"), "lock": sha256_file(folder / "lock.txt")}
 
 
 class CheckerError(Exception):

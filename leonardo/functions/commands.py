@@ -1,23 +1,12 @@
 """``leonardo functions``: the function-calling rows, their split, and whether the package's verdicts hold here."""
 
 from dataclasses import asdict
-from importlib.metadata import distributions
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 functions_app = typer.Typer(name="functions", help="Function-calling tasks: rows and checkers of bfcl-eval.")
-
-
-def package_pins() -> dict[str, str]:
-    """What the installed package is."""
-    from leonardo.files import sha256_file
-    from leonardo.functions.checkers import package_folder
-
-    folder = package_folder()
-    versions = {entry.name: entry.version for entry in distributions(path=[str(folder)])}
-    return {"bfcl-eval": versions.get("bfcl-eval", "unknown"), "lock": sha256_file(folder / "lock.txt")}
 
 
 @functions_app.command("check")
@@ -34,7 +23,7 @@ def check(
     from leonardo.assets.progress import ConsoleProgress
     from leonardo.files import require_writable, write_verdict
     from leonardo.functions.check import check_rows
-    from leonardo.functions.checkers import Checkers
+    from leonardo.functions.checkers import Checkers, package_pins
     from leonardo.functions.tasks import CATEGORIES, read_tasks
     from leonardo.rollout.formats import format_named
 
@@ -79,7 +68,7 @@ def split(out: Annotated[Path, typer.Option(help="Folder for the machine-readabl
     from rich.console import Console
 
     from leonardo.files import digest_of, write_verdict
-    from leonardo.functions.checkers import Checkers
+    from leonardo.functions.checkers import Checkers, package_pins
     from leonardo.functions.tasks import CATEGORIES, leaks, read_tasks, split_tasks
 
     with Checkers() as checkers:

@@ -20,6 +20,7 @@ from leonardo.assets.manifest import ManifestEntry, manifest_digest
 from leonardo.assets.progress import ConsoleProgress, say
 from leonardo.assets.store import AssetStore
 from leonardo.engine.desk.config import WarmStartConfig
+from leonardo.engine.desk.demonstrations import Demonstration
 from leonardo.engine.desk.sampler import Sampler
 from leonardo.engine.desk.update import digest_of_weights
 from leonardo.engine.desk.warm_start import make_warm_start
@@ -118,9 +119,17 @@ class Recipe:
         sandboxes.write_metrics(self.folder / f"sandboxes-{part}.json")
 
     def warm_start(
-        self, title: str, config: WarmStartConfig, family: Family | None = None, pretrained: Path | None = None
+        self,
+        title: str,
+        config: WarmStartConfig,
+        family: Family | None = None,
+        pretrained: Path | None = None,
+        more: Sequence[Demonstration] = (),
     ) -> Path:
-        """The base policy's Hugging Face folder, from nothing or from the folder ``pretrained``; made once."""
+        """The base policy's Hugging Face folder, from nothing or from the folder ``pretrained``; made once.
+
+        ``more`` are demonstrations of other environments.
+        """
         with self.phase(title) as bar, self.sandboxes("warm-start", config.episode) as make_backend:
             bar.start(config.steps, f"{title} on demonstrations")
             return make_warm_start(
@@ -133,6 +142,7 @@ class Recipe:
                 lambda done, total, note: bar.advance(),
                 family,
                 pretrained,
+                more,
             )
 
     def evaluate(

@@ -15,8 +15,8 @@ from leonardo.errors import InfrastructureError
 from leonardo.files import digest_of, write_atomic
 from leonardo.rollout.environment import TerminalEnvironment
 from leonardo.rollout.episodes import EpisodeSettings, Messages
-from leonardo.rollout.formats import QWEN3_XML, ToolFormat
-from leonardo.rollout.prompts import SUBMIT_COMMAND, messages_of
+from leonardo.rollout.formats import QWEN3_XML, ToolFormat, Tools
+from leonardo.rollout.prompts import BASH_TOOL, SUBMIT_COMMAND, messages_of
 from leonardo.rollout.sandboxes import MakeBackend
 from leonardo.rollout.tool_calls import render_tool_call
 from leonardo.tasks.desk import DeskTask
@@ -32,15 +32,17 @@ class Demonstration:
         messages: what it begins with.
         turns: (what the policy says, the observation it gets); the last one's observation is not shown.
         right: whether it solves the task.
+        tools: what could be called.
     """
 
     messages: Messages
     turns: tuple[tuple[str, str], ...]
     right: bool
+    tools: Tools = (BASH_TOOL,)
 
     def tokens(self, dialogue: Dialogue) -> tuple[list[int], list[bool]]:
         """The conversation as a rollout would hold it, and which tokens the policy chose."""
-        tokens = dialogue.prompt(self.messages)
+        tokens = dialogue.prompt(self.messages, self.tools)
         response = [False] * len(tokens)
         for number, (text, observation) in enumerate(self.turns, start=1):
             said = dialogue.turn(text)

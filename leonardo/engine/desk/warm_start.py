@@ -50,6 +50,7 @@ def make_warm_start(
     progress: Progress = lambda done, total, note: None,
     family: Family | None = None,
     pretrained: Path | None = None,
+    more: Sequence[Demonstration] = (),
 ) -> Path:
     """Train a policy and save it below ``folder``. Made once: the name is the digest of all that decides it.
 
@@ -62,6 +63,7 @@ def make_warm_start(
         seed: of the initial weights and the order of the data.
         family: of the policy; the reference's by default.
         pretrained: folder of a model of that family to start from; a policy of the config's shape is made where None.
+        more: demonstrations of other environments, of one turn each; they are drawn like first turns.
 
     Returns:
         A Hugging Face folder.
@@ -77,12 +79,14 @@ def make_warm_start(
     start = load_pretrained(pretrained, family) if pretrained else None
     if start is not None:
         pins |= {"pretrained": digest_of_weights(start.model.state_dict())}
+    if more:
+        pins |= {"more": digest_of([[entry.text, entry.right, list(entry.tools)] for entry in more])}
     target = folder / f"warm-start-{digest_of(pins)[:16]}"
     if (target / _RECORD).is_file() and (target / "model.safetensors").is_file():
         return target
 
     whole = whole_demonstrations(prepared_tasks, config, make_backend, folder, family.tool_format)
-    first = first_turns(other_tasks, config, family.tool_format)
+    first = [*first_turns(other_tasks, config, family.tool_format), *more]
     policy = start or _from_nothing(config, (*whole, *first), seed, family)
     losses = imitate(policy.model, Dialogue(policy.tokenizer), whole, first, config, seed, progress)
 
