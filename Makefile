@@ -122,6 +122,10 @@ apptainer: ## Install Apptainer: the distribution's, or repacked for Debian 12; 
 bfcl: setup ## The function-calling rows and checkers (bfcl-eval, locked) into .tools/bfcl; WHEELS=dir without a network
 	@tools/install-bfcl.sh "$(VENV)/bin/python" .tools/bfcl "$(WHEELS)"
 
+.PHONY: transfer
+transfer: bfcl ## The transfer study: terminal against function calling, both directions, two families; goes on where it was
+	@$(LEONARDO) transfer --seed $(SEED) --site $(SITE) --driver $(DRIVER)
+
 functions: bfcl ## Function calling: the package's references pass and changed copies do not; the split and its leaks
 	@$(LEONARDO) functions check
 	@$(LEONARDO) functions split

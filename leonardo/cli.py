@@ -17,6 +17,7 @@ from leonardo.evidence.commands import evidence_app
 from leonardo.functions.commands import functions_app
 from leonardo.overlay.commands import patches_app
 from leonardo.report.commands import report_command, stage_app
+from leonardo.report.transfer_commands import add_commands
 from leonardo.stages.evaluate import evaluate_app
 from leonardo.stages.family_commands import families_app
 from leonardo.stages.launch_commands import launch_app
@@ -79,6 +80,7 @@ app.add_typer(evidence_app)
 app.add_typer(launch_app)
 app.add_typer(evaluate_app)
 app.add_typer(stage_app)
+add_commands(app)
 app.command("report")(report_command)
 compat = typer.Typer(name="compat", help="Compat rules: what is done differently where a set-up meets a site.")
 app.add_typer(compat)

@@ -23,12 +23,13 @@ ROWS = {
 
 def render_engines(engines: Engines, page: Path) -> Path:
     """Write the page. Returns its path."""
-    filters = {"percent": percent, "points": points, "interval_points": interval_points, "shown": _shown}
+    filters = {"percent": percent, "points": points, "interval_points": interval_points, "shown": shown}
     write_atomic(page, render("engines.html.j2", filters, engines=engines, rows=ROWS))
     return page
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """A figure in a table."""
     if value is None:
         return "not measured"
     if isinstance(value, bool):

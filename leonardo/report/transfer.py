@@ -1,0 +1,19 @@
+"""The page of the transfer study."""
+
+from pathlib import Path
+
+from leonardo.evaluation.verdict import interval_points, percent, points
+from leonardo.files import write_atomic
+from leonardo.report.engines import shown
+from leonardo.report.jinja import render
+from leonardo.stages.transfer import LIMITS, TransferOutcome
+
+
+def render_transfer(outcome: TransferOutcome) -> Path:
+    """Write the page into the run's folder. Returns its path."""
+    filters = {"percent": percent, "points": points, "interval_points": interval_points, "shown": shown}
+    on_functions = [effect for effect in outcome.matrix.effects if effect.on == "functions"]
+    categories = [family.family for family in on_functions[0].comparison.families] if on_functions else []
+    page = outcome.run_folder / "index.html"
+    write_atomic(page, render("transfer.html.j2", filters, outcome=outcome, categories=categories, limits=LIMITS))
+    return page

@@ -1,0 +1,57 @@
+"""``leonardo transfer`` and ``leonardo card``."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def add_commands(app: typer.Typer) -> None:
+    """Register both."""
+    app.command("transfer")(transfer)
+    app.command("card")(card)
+
+
+def transfer(
+    name: Annotated[str, typer.Option("--stage", help="The stage, or a .yaml file.")] = "transfer",
+    seed: Annotated[int, typer.Option(min=0, help="Governs tasks, model, sampling and statistics.")] = 1,
+    site: Annotated[str, typer.Option(help="Site file: a name in launch/sites or a path.")] = "desk",
+    driver: Annotated[str, typer.Option(help="Sandbox driver: auto, or a name that leonardo doctor lists.")] = "auto",
+    out: Annotated[Path, typer.Option(help="Folder for the machine-readable verdict.")] = Path("out"),
+    runs: Annotated[Path, typer.Option(help="Folder for the run's records and report.")] = Path("runs"),
+) -> None:
+    """What training on terminal tasks does to function calling, and the other way round. Goes on where it was."""
+    _stay_local()
+    from rich.console import Console
+
+    from leonardo.report.transfer import render_transfer
+    from leonardo.stages.transfer import run_transfer
+    from leonardo.stages.training import show
+
+    console = Console()
+    outcome = run_transfer(
+        name, seed=seed, site=site, driver_name=driver, runs=runs, out_path=out / "transfer.json", console=console
+    )
+    show(outcome.findings, console)
+    typer.echo(f"report: {render_transfer(outcome)}")
+    typer.echo(f"{'ok' if outcome.ok else 'NOT OK'}: {outcome.sentence}")
+    raise typer.Exit(0 if outcome.ok else 1)
+
+
+def card(
+    checkpoint: Annotated[Path, typer.Argument(help="A checkpoint's folder, inside its run's.")],
+    runs: Annotated[Path, typer.Option(help="Folder with the ledger.")] = Path("runs"),
+) -> None:
+    """A checkpoint's model card (README.md beside it), from the run's records and the ledger."""
+    _stay_local()
+    from leonardo.evidence import LEDGER
+    from leonardo.report.card import write_card
+
+    typer.echo(f"written: {write_card(checkpoint, runs / LEDGER)}")
+
+
+def _stay_local() -> None:
+    """Keep libraries from asking a hub."""
+    for name, value in {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", "TQDM_DISABLE": "1"}.items():
+        os.environ.setdefault(name, value)

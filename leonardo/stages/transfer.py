@@ -1,0 +1,294 @@
+"""The stage ``transfer``: each model's base trained on either kind of task, and every checkpoint evaluated on both.
+
+The run's folder is named by what decides it, so that the same command goes on where it was: a training resumes from
+its last checkpoint, and a cell that is there, with the weights that it should have, is not run again.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from accelerate import PartialState
+from rich.console import Console
+
+from leonardo import evidence
+from leonardo.assets.progress import say
+from leonardo.engine.desk.config import LearnerConfig
+from leonardo.engine.desk.learner import POLICY_FOLDER, STEPS_FILE, train
+from leonardo.engine.desk.policy import load_policy
+from leonardo.engine.desk.sampler import Sampler
+from leonardo.engine.desk.update import digest_of_weights
+from leonardo.evaluation import Comparison, EvaluationRecord, compare, evaluate, read_record
+from leonardo.evaluation.harness import EVALUATION_SEED, evaluation_pins
+from leonardo.files import digest_of, require_writable, write_verdict
+from leonardo.functions.checkers import Checkers, package_pins
+from leonardo.functions.demonstrations import function_demonstrations
+from leonardo.functions.desk import SYSTEM, generate
+from leonardo.functions.environment import FORMAT_ERROR, FunctionWorlds
+from leonardo.gates.criteria import Finding, apply
+from leonardo.gates.direction import Direction
+from leonardo.gates.signal import signal_figures
+from leonardo.gates.steps import read_records
+from leonardo.rollout.atif import to_atif
+from leonardo.rollout.episodes import run_rollouts
+from leonardo.rollout.families import load_family
+from leonardo.site import load_site
+from leonardo.stages.definition import Model, Stage, load_model
+from leonardo.stages.demo import line_of
+from leonardo.stages.recipe import Recipe, opened, plain
+from leonardo.stages.transferfile import KINDS, Kind, Transfer, learner_of, load_transfer
+
+BASE, CONTROL = "base", "control"
+LIMITS = (
+    "Anything about the reference models, or about BFCL's own rows: these policies have half a million parameters, and "
+    "their function-calling rows are generated, with BFCL's form and checkers.",
+    "How much of a difference is this training run's luck: there is one seed a cell.",
+)
+
+
+@dataclass(frozen=True)
+class Effect:
+    """A checkpoint against its model's base, on one kind of task."""
+
+    model: str
+    start: str
+    on: Kind
+    comparison: Comparison
+    direction: Direction
+
+
+@dataclass
+class Matrix:
+    """All cells.
+
+    Attributes:
+        records: (model, start, kind) -> evaluation.
+        effects: of every trained checkpoint.
+        signals: (model, start) -> what its training showed, held to the stage's criteria.
+    """
+
+    records: dict[tuple[str, str, Kind], EvaluationRecord] = field(default_factory=dict)
+    effects: list[Effect] = field(default_factory=list)
+    signals: dict[tuple[str, str], list[Finding]] = field(default_factory=dict)
+
+    def effect(self, model: str, start: str, on: Kind) -> Effect:
+        """One of them."""
+        return next(each for each in self.effects if (each.model, each.start, each.on) == (model, start, on))
+
+    def figures(self, stage: Transfer) -> dict[str, Any]:
+        """What the stage's criteria ask for."""
+        signal = {
+            kind: sum(all(finding.ok for finding in self.signals[model, kind]) for model in stage.models)
+            for kind in KINDS
+        }
+        learns = sum(self.effect(model, kind, kind).direction == _GAIN for model in stage.models for kind in KINDS)
+        wanted = len(stage.models) * (1 + len(KINDS)) * len(KINDS) + len(KINDS)
+        control = self.effect(stage.models[0], CONTROL, stage.control.kind)
+        return {
+            "cells": len(self.records),
+            "cells_missing": wanted - sum(record.pass_rate is not None for record in self.records.values()),
+            "terminal_signal": signal["terminal"],
+            "functions_signal": signal["functions"],
+            "trained_learns": learns,
+            "control_learns": control.direction == _GAIN,
+            "effects": {
+                f"{each.model}: {each.start} on {each.on}": {
+                    "base": each.comparison.base.value,
+                    "trained": each.comparison.trained.value,
+                    "difference": each.comparison.difference.value,
+                    "interval": list(each.comparison.difference.interval or ()),
+                    "pairs": each.comparison.difference.pairs,
+                    "direction": each.direction,
+                }
+                for each in self.effects
+            },
+        }
+
+
+_GAIN: Direction = "credible positive direction"
+
+
+@dataclass(frozen=True)
+class TransferOutcome:
+    """What the study found, and where it is."""
+
+    ok: bool
+    sentence: str
+    stage: Transfer
+    matrix: Matrix
+    findings: list[Finding]
+    run_folder: Path
+
+
+def run_transfer(
+    name: str | Path, *, seed: int, site: str | Path, driver_name: str, runs: Path, out_path: Path, console: Console
+) -> TransferOutcome:
+    """Run the study, or what of it is not there yet. Writes ``out_path`` and an entry of the ledger.
+
+    Raises InputError, InfrastructureError where it cannot be run here.
+    """
+    started = time.monotonic()
+    stage = load_transfer(name)
+    settings = load_site(site)
+    package = package_pins()
+    with opened(driver_name, console) as choice, Checkers() as checkers:
+        for folder in (runs, out_path.parent, settings.cache):
+            require_writable(folder)
+        evidence.require_whole(runs / evidence.LEDGER)
+        decides = [
+            plain(stage),
+            [plain(load_model(model)) for model in stage.models],
+            seed,
+            choice.driver.name,
+            package,
+        ]
+        run_folder = runs / f"transfer-seed{seed}-{digest_of(decides)[:12]}"
+        run_folder.mkdir(parents=True, exist_ok=True)
+        recipe = Recipe(stage.corpus_sizes(), seed, settings, choice, run_folder, console)
+        recipe.prepare("prepare")
+        study = _Study(stage, recipe, checkers, package, console)
+        matrix = study.run()
+    seconds = round(time.monotonic() - started, 1)
+    pins = recipe.pins(stage, stage.episode_settings()) | package | {"stage": stage.name, "models": list(stage.models)}
+    figures = matrix.figures(stage) | {"seconds": seconds, "cells_run": study.ran}
+    recipe.facts(f"Transfer, seed {seed}", stage.name, stage, pins, LIMITS, seconds).write(run_folder / "run.json")
+    findings = apply(stage.criteria, figures)
+    ok = all(finding.ok for finding in findings)
+    write_verdict(out_path, ok, figures, pins)
+    failed = "; ".join(finding.sentence for finding in findings if not finding.ok)
+    sentence = f"transfer passes: {stage.shows}." if ok else f"transfer fails: {failed}."
+    evidence.append(
+        runs / evidence.LEDGER,
+        evidence.Evidence(
+            name=stage.name,
+            verdict="pass" if ok else "fail",
+            figures=figures,
+            pins=pins,
+            says=sentence,
+            kind="stage",
+            site=settings.name,
+            criteria=tuple(
+                evidence.Judged(
+                    figure=finding.criterion.figure,
+                    value=finding.value,
+                    threshold=finding.criterion.asks(),
+                    ok=finding.ok,
+                )
+                for finding in findings
+            ),
+            records=evidence.record_files(runs, sorted(run_folder.glob("*.json"))),
+        ),
+    )
+    return TransferOutcome(ok, sentence, stage, matrix, findings, run_folder)
+
+
+class _Study:
+    """The cells, in order; ``ran`` counts the evaluations that were not there yet."""
+
+    def __init__(
+        self, stage: Transfer, recipe: Recipe, checkers: Checkers, package: dict[str, str], console: Console
+    ) -> None:
+        self.stage, self.recipe, self.console = stage, recipe, console
+        self.package = package
+        self.worlds = FunctionWorlds(checkers)
+        self.train_rows = generate("train", max(stage.functions.train, stage.functions.demonstrations), recipe.seed)
+        self.held_out = [row.task for row in generate("held-out", stage.functions.held_out, recipe.seed)]
+        self.matrix = Matrix()
+        self.ran = 0
+
+    def run(self) -> Matrix:
+        """All of them."""
+        for number, name in enumerate(self.stage.models):
+            model = load_model(name)
+            stage = self.stage.with_model(model)
+            base = self._base(stage, model)
+            starts = {BASE: base}
+            for kind in KINDS:
+                starts[kind] = self._trained(model, kind, kind, base, learner_of(stage, {}))
+            if number == 0:
+                control = self.stage.control
+                starts[CONTROL] = self._trained(model, CONTROL, control.kind, base, learner_of(stage, control.desk))
+            for start, policy in starts.items():
+                for kind in KINDS:
+                    self.matrix.records[name, start, kind] = self._evaluated(stage, name, start, kind, policy)
+            for start in list(starts)[1:]:
+                self.matrix.effects += [self._effect(name, start, kind) for kind in KINDS]
+        return self.matrix
+
+    def _base(self, stage: Stage, model: Model) -> Path:
+        family = load_family(model.family)
+        config, functions = stage.warm_start_config(), self.stage.functions
+        more = function_demonstrations(
+            self.train_rows[: functions.demonstrations],
+            family.tool_format,
+            right=functions.right,
+            seed=config.data_seed,
+        )
+        return self.recipe.warm_start(f"{model.name}: warm start", config, family, more=more)
+
+    def _trained(self, model: Model, start: str, kind: Kind, base: Path, config: LearnerConfig) -> Path:
+        """The checkpoint of a training; one that was interrupted goes on, one that is whole stays as it is."""
+        folder = self.recipe.folder / model.name / start
+        policy = folder / POLICY_FOLDER
+        if not (policy / "config.json").is_file():
+            with self.recipe.phase(f"{model.name}: train {start}") as bar:
+                bar.start(config.steps, f"{model.name}: DPPO on {kind}")
+
+                def on_step(record: Any) -> None:
+                    bar.advance()
+                    bar.note(line_of(record))
+
+                learn = partial(
+                    train, config, base, run_folder=folder, seed=self.recipe.seed, on_step=on_step, resume=True
+                )
+                if kind == "functions":
+                    learn(
+                        tasks=[row.task for row in self.train_rows[: self.stage.functions.train]],
+                        make_backend=self.worlds,
+                    )
+                else:
+                    with self.recipe.sandboxes(f"{model.name}-{start}", config.episode) as make_backend:
+                        learn(tasks=self.recipe.train_tasks, make_backend=make_backend)
+        self.matrix.signals[model.name, start] = apply(
+            self.stage.signal, signal_figures(read_records(folder / STEPS_FILE))
+        )
+        return policy
+
+    def _evaluated(self, stage: Stage, model: str, start: str, kind: Kind, policy: Path) -> EvaluationRecord:
+        name = f"{model}-{start}-{kind}"
+        path = self.recipe.folder / f"evaluation-{name}.json"
+        if path.is_file():
+            record = read_record(path, EvaluationRecord)
+            if record.weights == digest_of_weights(load_policy(policy).model.state_dict()):
+                say(self.console, f"{name}: there already")
+                return record
+        self.ran += 1
+        settings = stage.episode_settings()
+        if kind == "terminal":
+            return self.recipe.evaluate(f"evaluate {name}", policy, name, self.stage.attempts, settings)
+        sampler = Sampler.load(policy, PartialState().device)
+        with self.recipe.phase(f"evaluate {name}") as bar:
+            bar.start(len(self.held_out) * self.stage.attempts, name)
+            roll: Callable[..., Any] = partial(run_rollouts, sampler, make_backend=self.worlds, settings=settings)
+            return evaluate(
+                roll,
+                self.held_out,
+                attempts=self.stage.attempts,
+                seed=EVALUATION_SEED,
+                pins=evaluation_pins(settings, driver="bfcl-eval", assets=digest_of(self.package))
+                | {"prompts": digest_of([SYSTEM, FORMAT_ERROR])},
+                model=name,
+                weights=digest_of_weights(sampler.model.state_dict()),
+                output=path,
+                to_trajectory=partial(to_atif, model=name),
+                progress=lambda done, total: bar.advance(),
+            )
+
+    def _effect(self, model: str, start: str, kind: Kind) -> Effect:
+        comparison = compare(self.matrix.records[model, BASE, kind], self.matrix.records[model, start, kind])
+        comparison.write(self.recipe.folder / f"comparison-{model}-{start}-{kind}.json")
+        difference = comparison.difference
+        return Effect(model, start, kind, comparison, self.stage.rule.judge(difference.interval, difference.pairs))

@@ -1,0 +1,137 @@
+"""The transfer study: what its file says, what its matrix counts, and that finished cells are not run again."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from rich.console import Console
+
+from leonardo.errors import InputError
+from leonardo.evaluation import EvaluationRecord, TaskResult, compare
+from leonardo.functions.checkers import package_folder
+from leonardo.gates.criteria import Finding
+from leonardo.report.transfer import render_transfer
+from leonardo.settings import LAUNCH
+from leonardo.stages.transfer import BASE, CONTROL, Effect, Matrix, run_transfer
+from leonardo.stages.transferfile import KINDS, Transfer, load_transfer
+
+STAGE = LAUNCH / "stages/transfer.yaml"
+
+
+def evaluation(name: str, passing: int, tasks: int = 60) -> EvaluationRecord:
+    return EvaluationRecord(
+        model=name,
+        pins={},
+        tasks=[
+            TaskResult(task_id=f"t{number}", family="f", attempts=[int(number < passing)], seeds=[1])
+            for number in range(tasks)
+        ],
+        pass_rate=passing / tasks,
+        pass_rate_ci=None,
+        infrastructure_failures=0,
+        seconds=1.0,
+    )
+
+
+def matrix_of(stage: Transfer, *, gain: int, control_gain: int, without_signal: str = "") -> Matrix:
+    """A whole matrix: training gains on its own kind, the control on the stage's."""
+    matrix = Matrix()
+    for number, model in enumerate(stage.models):
+        starts = [BASE, *KINDS, *([CONTROL] if number == 0 else [])]
+        for start in starts:
+            for kind in KINDS:
+                own = gain if start == kind else control_gain if (start, kind) == (CONTROL, "functions") else 0
+                matrix.records[model, start, kind] = evaluation(f"{model}-{start}", 20 + own)
+        for start in starts[1:]:
+            ok = f"{model} {start}" != without_signal
+            matrix.signals[model, start] = [Finding(criterion, 1, ok) for criterion in stage.signal]
+            for kind in KINDS:
+                comparison = compare(matrix.records[model, BASE, kind], matrix.records[model, start, kind])
+                found = stage.rule.judge(comparison.difference.interval, comparison.difference.pairs)
+                matrix.effects.append(Effect(model, start, kind, comparison, found))
+    return matrix
+
+
+def test_question_and_rule_stand_in_the_file() -> None:
+    stage = load_transfer(STAGE)
+    assert "?" in stage.question and stage.rule.pairs == 40
+    assert len(stage.models) == 2 and stage.control.kind == "functions"
+    assert {criterion.figure for criterion in stage.criteria} <= set(
+        matrix_of(stage, gain=20, control_gain=0).figures(stage)
+    )
+
+
+def test_a_matrix_is_counted() -> None:
+    stage = load_transfer(STAGE)
+    figures = matrix_of(stage, gain=20, control_gain=0).figures(stage)
+    assert (figures["cells"], figures["cells_missing"]) == (14, 0)
+    assert (figures["terminal_signal"], figures["functions_signal"]) == (2, 2)
+    assert (figures["trained_learns"], figures["control_learns"]) == (4, False)
+    assert figures["effects"]["desk: terminal on functions"]["direction"] == "none shown"
+
+
+def test_a_control_that_gains_and_a_training_without_signal_show() -> None:
+    stage = load_transfer(STAGE)
+    figures = matrix_of(stage, gain=0, control_gain=20, without_signal="desk terminal").figures(stage)
+    assert (figures["trained_learns"], figures["control_learns"], figures["terminal_signal"]) == (0, True, 1)
+    matrix = matrix_of(stage, gain=20, control_gain=0)
+    lost = matrix.records["desk", BASE, "terminal"]
+    matrix.records["desk", BASE, "terminal"] = lost.model_copy(update={"pass_rate": None})
+    assert matrix.figures(stage)["cells_missing"] == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"models": ["nobody"]}, "No model nobody"),
+        ({"control": {"kind": "functions", "desk": {"faults": {"luck": True}}}}, "faults has no setting luck"),
+        ({"functions": {"held_out": 0}}, "functions.held_out"),
+        ({"rule": {"pairs": 40}}, "rule.reason"),
+    ],
+)
+def test_a_wrong_file_is_one_line(tmp_path: Path, change: dict, message: str) -> None:
+    path = tmp_path / "transfer.yaml"
+    path.write_text(yaml.safe_dump(yaml.safe_load(STAGE.read_text()) | change))
+    with pytest.raises(InputError, match=message):
+        load_transfer(path)
+
+
+@pytest.mark.slow
+def test_finished_cells_are_not_run_again(tmp_path: Path, tiny_root_archive: Path) -> None:
+    try:
+        package_folder()
+    except InputError as error:
+        pytest.skip(str(error))
+    site = tmp_path / "site.yaml"
+    site.write_text(
+        f"name: test\ncache: {tmp_path / 'cache'}\nbases:\n  ubuntu:22.04:\n    registry: false\n    substitute:\n"
+        f"      {{kind: archive, path: {tiny_root_archive}, environment: {{}}, reason: a test}}\n"
+    )
+    small = {
+        "models": ["desk"],
+        "corpus": {"train": 4, "held_out": 2, "unprepared": 40},
+        "functions": {"train": 8, "held_out": 4, "demonstrations": 40},
+        "attempts": 1,
+        "warm_start": {"steps": 3, "batch": 4},
+        "desk": {"steps": 1, "groups": 1, "group_size": 2, "wanted_groups": 1, "rounds": 1},
+    }
+    stage = tmp_path / "transfer.yaml"
+    stage.write_text(yaml.safe_dump(yaml.safe_load(STAGE.read_text()) | small))
+
+    def run():
+        return run_transfer(
+            stage, seed=1, site=site, driver_name="auto", runs=tmp_path / "runs",
+            out_path=tmp_path / "out/transfer.json", console=Console(quiet=True),
+        )  # fmt: skip
+
+    first = run()
+    verdict = yaml.safe_load((tmp_path / "out/transfer.json").read_text())
+    assert verdict["figures"]["cells_run"] == 8 and verdict["figures"]["cells_missing"] == 0
+    assert not first.ok, "three steps of warm start pass nothing"
+    page = render_transfer(first).read_text()
+    assert first.stage.question.strip().split()[0] in page and "irrelevance" in page
+    (first.run_folder / "evaluation-desk-terminal-functions.json").unlink()
+    again = run()
+    verdict = yaml.safe_load((tmp_path / "out/transfer.json").read_text())
+    assert again.run_folder == first.run_folder and verdict["figures"]["cells_run"] == 1
+    assert again.matrix.figures(again.stage)["effects"] == first.matrix.figures(first.stage)["effects"]
