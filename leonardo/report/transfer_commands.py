@@ -26,8 +26,8 @@ def transfer(
     from rich.console import Console
 
     from leonardo.report.transfer import render_transfer
-    from leonardo.stages.transfer import run_transfer
     from leonardo.stages.training import show
+    from leonardo.stages.transfer import run_transfer
 
     console = Console()
     outcome = run_transfer(
