@@ -42,7 +42,7 @@ cat > "$place/slurm.conf" << END
 ClusterName=test
 SlurmctldHost=control(10.77.0.254)
 SlurmUser=root
-AuthInfo=socket=$place/munge.sock,cred_expire=2
+AuthInfo=socket=$place/munge.sock,cred_expire=5
 StateSaveLocation=$place/state
 SlurmdSpoolDir=$place/spool-%n
 SlurmctldPidFile=$place/slurmctld.pid
@@ -61,7 +61,7 @@ SlurmdParameters=config_overrides
 EnforcePartLimits=ALL
 MinJobAge=3600
 KillWait=5
-SlurmdTimeout=3
+SlurmdTimeout=6
 ResumeProgram=/bin/true
 SuspendProgram=/bin/true
 SuspendExcNodes=node[1-2]
