@@ -27,7 +27,7 @@ OTHER ?=
 FORCE ?=
 
 .PHONY: help setup bfcl functions assets assets-gc assets-bundle assets-unbundle bench-assets demo plan smoke calibrate pilot report evidence evaluate families gates parity audit diagnose repairs test test-sandbox lint format apptainer upstream bench-sandbox soak apply-patches unapply-patches diff new-patch \
-	refresh-patches rebase-patches continue-patches abort-patches check-patches doctor clean test-slurm slurm-packages \
+	refresh-patches rebase-patches continue-patches abort-patches check-patches doctor clean launch-check bundle unbundle test-slurm slurm-packages \
 	upstream-env upstream-wheels lock-upstream-env test-upstream
 
 help: ## List the targets
@@ -102,6 +102,15 @@ test: setup ## The tests; those marked slow are left to test-sandbox
 
 test-sandbox: setup ## The sandbox's tests on every driver of this machine (half an hour), or on DRIVERS="namespaces apptainer"; as root and as a plain user
 	@LEONARDO_TEST_DRIVERS="$(DRIVERS)" $(VENV)/bin/python -m pytest -q tests/sandbox
+
+bundle: setup ## All that a cluster without a network needs, in one folder with digests: TO=dir ROWS=file MODELS="qwen35_2b" WHEELS=dir
+	@$(LEONARDO) launch bundle "$(TO)" --site $(SITE) --driver $(DRIVER) $(if $(ROWS),--rows "$(ROWS)") $(foreach model,$(MODELS),--model $(model)) $(if $(WHEELS),--wheels "$(WHEELS)")
+
+unbundle: setup ## Verify a bundle and put it where SITE looks for it: FROM=dir SITE=leonardo; then upstream-env
+	@$(LEONARDO) launch unbundle "$(FROM)" --site $(SITE) --driver $(DRIVER)
+
+launch-check: setup ## What can be known of STAGES before the queue: STAGES="smoke calibrate" SITE=leonardo
+	@$(LEONARDO) launch check $(STAGES) --site $(SITE) --seed $(SEED)
 
 test-slurm: setup ## Jobs on a real Slurm of two virtual nodes, set up and taken down in namespaces (root; make slurm-packages)
 	@tests/slurm/cluster.sh $(VENV)/bin/python -m pytest -q tests/slurm $(if $(SLOW),,-m "not slow")

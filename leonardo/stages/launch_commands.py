@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from leonardo.errors import InputError
+from leonardo.stages.carry import bundle_command, data_command, unbundle_command
 
 if TYPE_CHECKING:
     from leonardo.jobs.check import Trainer
@@ -243,6 +244,11 @@ def cancel(run: Run) -> None:
         raise InputError(f"{run}: its job was never queued", "Remove the folder")
     slurm.cancel(job)
     typer.echo(f"job {job}: asked to end; then leonardo launch collect {run}")
+
+
+launch_app.command("bundle")(bundle_command)
+launch_app.command("unbundle")(unbundle_command)
+launch_app.command("data")(data_command)
 
 
 # --- from names to plans ----------------------------------------------------------------------------------------------

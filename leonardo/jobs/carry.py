@@ -1,0 +1,122 @@
+"""One folder with all that a cluster without a network needs, and its digests: made here, verified and placed there.
+
+::
+
+    contents.json      path -> size and SHA-256 of every file
+    models/<name>/     checkpoints, each with pin.json: its name and revision
+    data/<name>        rows
+    wheels/            packages of upstream's environment
+    assets.tar         bases and prepared states (leonardo.assets.bundle)
+    upstream.tar       upstream's checkout, with the patch stack on it
+    project.bundle     this project, for git clone
+
+Both ways go on where they were interrupted: what is there and whole is passed over.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path, PurePosixPath
+
+from leonardo.errors import InputError
+from leonardo.files import sha256_file, write_json
+
+CONTENTS = "contents.json"
+
+PLACED = ("models", "data", "wheels")
+"""What is copied to the site's shared folder as it is."""
+
+Tell = Callable[[str], None]
+
+
+def add(bundle: Path, source: Path, name: str) -> int:
+    """Put a file or folder into the bundle as ``name``; by hard link where that can be. Returns the number of files."""
+    count = 0
+    for path in _files(source):
+        target = bundle / name / path.relative_to(source) if source.is_dir() else bundle / name
+        _place(path, target, sha256=None)
+        count += 1
+    return count
+
+
+def seal(bundle: Path, tell: Tell = print) -> dict[str, dict[str, int | str]]:
+    """Write the digests of everything in the bundle. Returns them."""
+    files = {}
+    for path in _files(bundle):
+        if path.name != CONTENTS:
+            name = path.relative_to(bundle).as_posix()
+            files[name] = {"size": path.stat().st_size, "sha256": sha256_file(path)}
+    if not files:
+        raise InputError(f"{bundle} is empty", "Name rows, models or wheels to carry")
+    write_json(bundle / CONTENTS, files)
+    size = sum(int(entry["size"]) for entry in files.values())
+    tell(f"{bundle}: {len(files)} files, {size / 1e6:,.1f} MB, digests in {CONTENTS}")
+    return files
+
+
+def verify(bundle: Path) -> dict[str, dict[str, int | str]]:
+    """Hold a bundle to its digests.
+
+    Raises:
+        InputError: it is none, or a file is missing or damaged; names the first.
+    """
+    files = _contents(bundle)
+    for name, entry in files.items():
+        path = bundle / name
+        if not path.is_file():
+            raise InputError(f"{bundle}: {name} is missing", "Copy it again")
+        if path.stat().st_size != entry["size"] or sha256_file(path) != entry["sha256"]:
+            raise InputError(f"{bundle}: {name} is damaged", "Copy it again")
+    return files
+
+
+def place(bundle: Path, shared: Path, files: Mapping[str, Mapping[str, int | str]], tell: Tell = print) -> int:
+    """Copy models, data and wheels of a verified bundle below ``shared``. Returns the number of files that were new."""
+    new = 0
+    for name, entry in files.items():
+        if PurePosixPath(name).parts[0] in PLACED:
+            new += _place(bundle / name, shared / name, str(entry["sha256"]))
+    tell(f"{shared}: {new} files are new")
+    return new
+
+
+def _contents(bundle: Path) -> dict[str, dict[str, int | str]]:
+    try:
+        files = json.loads((bundle / CONTENTS).read_bytes())
+        names = [PurePosixPath(name) for name in files]
+    except (OSError, ValueError, TypeError) as error:
+        raise InputError(f"{bundle} is no bundle ({CONTENTS} cannot be read)", "make bundle makes one") from error
+    if any(name.is_absolute() or ".." in name.parts for name in names):
+        raise InputError(f"{bundle} is no bundle: a file would lie outside", "make bundle makes one")
+    return dict(files)
+
+
+def _place(source: Path, target: Path, sha256: str | None) -> bool:
+    """Copy a file, whole or not at all. Returns whether it was not there."""
+    if target.is_file() and target.stat().st_size == source.stat().st_size:
+        if sha256 is None:
+            if source.samefile(target) or sha256_file(target) == sha256_file(source):
+                return False
+        elif sha256_file(target) == sha256:
+            return False
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = target.with_name(f".{target.name}.part")
+    part.unlink(missing_ok=True)
+    try:
+        os.link(source, part)
+    except OSError:  # another file system
+        shutil.copyfile(source, part)
+    part.replace(target)
+    return True
+
+
+def _files(place: Path) -> Iterator[Path]:
+    if place.is_file():
+        yield place
+        return
+    if not place.is_dir():
+        raise InputError(f"{place} is not there", "Name what is to be carried")
+    for path in sorted(place.rglob("*")):
+        if path.is_file() and not path.name.endswith(".part") and ".cache" not in path.parts:
+            yield path
