@@ -17,6 +17,7 @@ from rich.console import Console
 from leonardo import evidence
 from leonardo.assets.progress import say
 from leonardo.engine.desk.config import LearnerConfig
+from leonardo.engine.desk.function_demonstrations import function_demonstrations
 from leonardo.engine.desk.learner import POLICY_FOLDER, STEPS_FILE, train
 from leonardo.engine.desk.policy import load_policy
 from leonardo.engine.desk.sampler import Sampler
@@ -25,7 +26,6 @@ from leonardo.evaluation import Comparison, EvaluationRecord, compare, evaluate,
 from leonardo.evaluation.harness import EVALUATION_SEED, evaluation_pins
 from leonardo.files import digest_of, require_writable, write_verdict
 from leonardo.functions.checkers import Checkers, package_pins
-from leonardo.functions.demonstrations import function_demonstrations
 from leonardo.functions.desk import SYSTEM, generate
 from leonardo.functions.environment import FORMAT_ERROR, FunctionWorlds
 from leonardo.gates.criteria import Finding, apply

@@ -6,10 +6,10 @@ from random import Random
 import pytest
 
 from leonardo.engine.desk.dialogue import Dialogue
+from leonardo.engine.desk.function_demonstrations import function_demonstrations
 from leonardo.engine.desk.policy import make_tokenizer
 from leonardo.errors import InputError
 from leonardo.functions.checkers import Checkers
-from leonardo.functions.demonstrations import function_demonstrations
 from leonardo.functions.desk import CATEGORIES, REFUSAL, generate, split_of
 from leonardo.functions.environment import FunctionWorlds, as_json
 from leonardo.functions.tasks import leaks
