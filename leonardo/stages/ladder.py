@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from leonardo.errors import InputError
 from leonardo.evidence import Evidence
 from leonardo.evidence.audit import changed_records
@@ -74,13 +76,16 @@ def opening(after: str, pins: Mapping[str, Any], entries: Sequence[Evidence], fo
 def ladder() -> list[Stage]:
     """The stages of ``launch/stages`` that stand on the gates, each after the one it builds on.
 
+    A file that does not say what it comes ``after`` is no rung: studies lie there, too, in a form of their own.
+
     Raises:
         InputError: a stage builds on one that there is none of.
     """
-    stages = [load_stage(path) for path in sorted((LAUNCH / "stages").glob("*.yaml"))]
+    files = sorted((LAUNCH / "stages").glob("*.yaml"))
+    stages = [load_stage(path) for path in files if "after" in yaml.safe_load(path.read_text(encoding="utf-8"))]
     names = {GATES, *(stage.name for stage in stages)}
     for stage in stages:
-        if stage.after and stage.after not in names:
+        if stage.after not in names:
             raise InputError(f"stage {stage.name} comes after {stage.after}, which is not there", "Mend its `after`")
     ordered: list[Stage] = []
     below = [GATES]

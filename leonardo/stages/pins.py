@@ -10,13 +10,14 @@ from typing import Any
 import git
 
 import leonardo.tasks.desk
+from leonardo.evaluation.harness import EVALUATION_SEED, harness_digest
 from leonardo.evidence.explain import flat
 from leonardo.files import digest_of, sha256_bytes, sha256_file
 from leonardo.overlay.stack import read_stack
 from leonardo.rollout.families import load_family
 from leonardo.site import Site
 from leonardo.stages.definition import Model, Stage
-from leonardo.stages.recipe import UPSTREAM, harness_digest
+from leonardo.stages.recipe import UPSTREAM
 
 PROJECT = Path(__file__).parents[2]
 
@@ -57,6 +58,7 @@ def known_pins(
         "model": model.name,
         "family": load_family(model.family).digest,
         "seed": seed,
+        "evaluation_seed": EVALUATION_SEED,
         "harness": harness_digest(stage.episode_settings()),
         "data": {"source": "desk", "revision": desk_revision()},
         "packages": packages(environment),

@@ -179,12 +179,16 @@ def _open(stage: Stage, pins: Mapping[str, Any], asked: Asked, runs: Path) -> _B
 
 
 def _run_folder(stage: Stage, asked: Asked, pins: Mapping[str, Any], runs: Path, console: Console) -> Path:
-    """A new run folder, or that of a run of the same stage that was interrupted, where the stage is resumed."""
+    """A new run folder, or that of a run of the same stage that was interrupted, where the stage is resumed.
+
+    Interrupted is what the ledger has no entry of: a disk that was full at the very end lost nothing, either.
+    """
     stem = f"{stage.name}-{asked.engine}-seed{asked.seed}"
     key = digest_of([{name: value for name, value in pins.items() if name != "overlay"}, str(asked.policy or "")])
     if stage.resume and asked.engine == "desk" and not asked.fresh:
+        entered = {record.path for entry in evidence.read(runs / evidence.LEDGER) for record in entry.records}
         for folder in sorted(runs.glob(f"{stem}-*"), reverse=True):
-            if (folder / STARTED).is_file() and not (folder / FACTS).exists():
+            if (folder / STARTED).is_file() and f"{folder.name}/{FACTS}" not in entered:
                 if f'"{key}"' not in (folder / STARTED).read_text():
                     say(console, f"{folder} was interrupted, too, but with other settings or pins: it is left alone")
                     continue

@@ -1,5 +1,6 @@
 """A stage end to end on a policy that trains in seconds: shut, forced, stained, opened, stopped, gone on with."""
 
+import errno
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -121,11 +122,21 @@ def test_an_interrupted_pilot_goes_on_where_it_was(bench: Bench, monkeypatch: py
             bench.run(pilot)
     (left,) = [folder for folder in bench.runs.glob("pilot-*") if not (folder / "run.json").exists()]
     assert len((left / "steps.jsonl").read_text().splitlines()) == 1
+    with monkeypatch.context() as patch:  # at the very end
+        patch.setattr("leonardo.evidence.append", full)
+        with pytest.raises(OSError, match="No space"):
+            bench.run(pilot)
     resumed = bench.run(pilot)
     assert resumed.run_folder == left
+    assert len(bench.entries()) == 2
     weights = [(run.run_folder / "policy/model.safetensors").read_bytes() for run in (whole, resumed)]
     assert weights[0] == weights[1]
     assert resumed.figures["direction"] == whole.figures["direction"] == "too few pairs"
+
+
+def full(*_: object) -> None:
+    """What a full disk does to the ledger."""
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def interrupted(self: object, record: object) -> bool:
