@@ -253,7 +253,7 @@ class _Study:
                     with self.recipe.sandboxes(f"{model.name}-{start}", config.episode) as make_backend:
                         learn(tasks=self.recipe.train_tasks, make_backend=make_backend)
         self.matrix.signals[model.name, start] = apply(
-            self.stage.signal, signal_figures(read_records(folder / STEPS_FILE))
+            self.stage.gate, signal_figures(read_records(folder / STEPS_FILE))
         )
         return policy
 

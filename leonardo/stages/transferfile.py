@@ -44,7 +44,7 @@ class Transfer(Stage):
         rule: what an interval is called.
         models: of ``launch/models``; the first is the control's.
         functions: sizes.
-        signal: what a training has to show.
+        gate: what a training has to show.
         control: see the class.
     """
 
@@ -52,13 +52,13 @@ class Transfer(Stage):
     rule: DirectionRule
     models: tuple[str, ...] = Field(min_length=1)
     functions: Functions = Functions()
-    signal: tuple[Criterion, ...]
+    gate: tuple[Criterion, ...]
     control: Control
 
 
 def load_transfer(name: str | Path) -> Transfer:
     """Read the stage. Raises InputError that names file and setting."""
-    stage = read_settings(find_settings(name, "stages"), Transfer)
+    stage = read_settings(find_settings(name, "studies"), Transfer)
     for model in stage.models:
         changed = stage.with_model(load_model(model))
         for part in (changed.corpus_sizes, changed.warm_start_config):

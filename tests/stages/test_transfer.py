@@ -15,7 +15,7 @@ from leonardo.settings import LAUNCH
 from leonardo.stages.transfer import BASE, CONTROL, Effect, Matrix, run_transfer
 from leonardo.stages.transferfile import KINDS, Transfer, load_transfer
 
-STAGE = LAUNCH / "stages/transfer.yaml"
+STAGE = LAUNCH / "studies/transfer.yaml"
 
 
 def evaluation(name: str, passing: int, tasks: int = 60) -> EvaluationRecord:
@@ -44,7 +44,7 @@ def matrix_of(stage: Transfer, *, gain: int, control_gain: int, without_signal: 
                 matrix.records[model, start, kind] = evaluation(f"{model}-{start}", 20 + own)
         for start in starts[1:]:
             ok = f"{model} {start}" != without_signal
-            matrix.signals[model, start] = [Finding(criterion, 1, ok) for criterion in stage.signal]
+            matrix.signals[model, start] = [Finding(criterion, 1, ok) for criterion in stage.gate]
             for kind in KINDS:
                 comparison = compare(matrix.records[model, BASE, kind], matrix.records[model, start, kind])
                 found = stage.rule.judge(comparison.difference.interval, comparison.difference.pairs)
