@@ -5,6 +5,7 @@ import json
 import os
 import platform
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,17 @@ def sha256_file(path: Path) -> str:
 def digest_of(value: Any) -> str:
     """Hex SHA-256 of a JSON value in canonical form (sorted keys, no spaces)."""
     return sha256_bytes(json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode())
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested values by dotted name, so that what is said of them names the very setting."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping) and value:
+            found |= flat(value, f"{prefix}{name}.")
+        else:
+            found[f"{prefix}{name}"] = value
+    return found
 
 
 def machine() -> dict[str, Any]:

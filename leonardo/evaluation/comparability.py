@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 from typing import Any
 
-from leonardo.evaluation.compare import ABSENT, differences, flat
+from leonardo.evaluation.compare import ABSENT, differences
 from leonardo.evaluation.published import Benchmark
 from leonardo.evaluation.records import EvaluationRecord
+from leonardo.files import flat
 
 WITHOUT_VERDICT = "without_verdict"
 """The pin that says what becomes of attempts without a verdict; records of ours leave them out."""

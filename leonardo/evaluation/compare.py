@@ -1,6 +1,6 @@
 """Compare two evaluations, base and trained, and refuse where they were not made under the same pins."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 from leonardo.errors import InputError
@@ -15,6 +15,7 @@ from leonardo.evaluation.records import (
 )
 from leonardo.evaluation.significance import mcnemar, swap_test
 from leonardo.evaluation.statistics import paired_difference, pass_rate, task_mean
+from leonardo.files import flat
 
 ABSENT = "(absent)"
 
@@ -94,14 +95,3 @@ def differences(base: EvaluationRecord, trained: EvaluationRecord) -> Iterator[M
     for task_id in sorted(mine.keys() & other.keys()):
         if mine[task_id].seeds != other[task_id].seeds:
             yield Mismatch("seeds", task_id, mine[task_id].seeds, other[task_id].seeds)
-
-
-def flat(pins: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested pins by dotted name, so that a refusal names the very setting."""
-    found: dict[str, Any] = {}
-    for name, value in pins.items():
-        if isinstance(value, Mapping) and value:
-            found |= flat(value, f"{prefix}{name}.")
-        else:
-            found[f"{prefix}{name}"] = value
-    return found

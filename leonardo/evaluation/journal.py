@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from leonardo.errors import FailureClass, InputError
-from leonardo.evaluation.compare import flat
+from leonardo.files import flat
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from leonardo.evidence.entry import Evidence
+from leonardo.files import flat
 
 _LONG = 32
 
@@ -55,17 +56,6 @@ def _stands_on(entries: Sequence[Evidence], entry: Evidence) -> Iterator[str]:
 def in_words(values: Mapping[str, Any]) -> str:
     """Values by name, in a line; long digests are cut, nested values named with dots, lists counted."""
     return ", ".join(f"{name} {shown(value)}" for name, value in flat(values).items())
-
-
-def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested values by dotted name."""
-    found: dict[str, Any] = {}
-    for name, value in values.items():
-        if isinstance(value, Mapping) and value:
-            found |= flat(value, f"{prefix}{name}.")
-        else:
-            found[f"{prefix}{name}"] = value
-    return found
 
 
 def shown(value: Any) -> str:

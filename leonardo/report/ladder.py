@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from leonardo.evidence import Check, Evidence
-from leonardo.evidence.explain import flat
-from leonardo.files import write_atomic
+from leonardo.files import flat, write_atomic
 from leonardo.report.jinja import render
 from leonardo.report.values import FILTERS
 from leonardo.stages.climb import Rung

@@ -9,8 +9,7 @@ from markupsafe import Markup, escape
 from leonardo.errors import FailureClass
 from leonardo.evaluation.records import EvaluationRecord, RateRecord
 from leonardo.evaluation.verdict import verdict
-from leonardo.evidence.explain import flat
-from leonardo.files import write_atomic
+from leonardo.files import flat, write_atomic
 from leonardo.report.claims import driver_in_words, not_proven, proven
 from leonardo.report.figure import Plot
 from leonardo.report.jinja import render

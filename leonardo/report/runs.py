@@ -6,8 +6,7 @@ from typing import Any
 
 from leonardo.errors import InputError
 from leonardo.evaluation import Comparison, compare
-from leonardo.evidence.explain import flat
-from leonardo.files import write_atomic
+from leonardo.files import flat, write_atomic
 from leonardo.report.jinja import render
 from leonardo.report.run import Run, read_run
 from leonardo.report.values import FILTERS

@@ -10,9 +10,9 @@ from typing import Any
 import git
 
 import leonardo.tasks.desk
+from leonardo.evaluation.compare import ABSENT
 from leonardo.evaluation.harness import EVALUATION_SEED, harness_digest
-from leonardo.evidence.explain import flat
-from leonardo.files import digest_of, sha256_bytes, sha256_file
+from leonardo.files import digest_of, flat, sha256_bytes, sha256_file
 from leonardo.overlay.stack import read_stack
 from leonardo.rollout.families import load_family
 from leonardo.site import Site
@@ -34,8 +34,6 @@ SAME_UPSTREAM = ("upstream", "patches")
 
 SAME_AS_GATES = ("site", "driver", "bases")
 """What the environment gates vouch for: sandboxes on these base images, at this site. They train nothing."""
-
-ABSENT = "(absent)"
 
 
 def known_pins(

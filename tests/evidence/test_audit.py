@@ -91,7 +91,7 @@ def test_a_head_that_is_gone_is_said_and_an_edited_one_found(ledger: Path) -> No
 def test_ledgers_of_before_are_readable_and_go_on(path: Path, tmp_path: Path) -> None:
     copy = tmp_path / "ledger.jsonl"
     copy.write_bytes(path.read_bytes())
-    assert [entry.verdict for entry in read(copy)] == ["pass"]
+    assert {entry.verdict for entry in read(copy)} == {"pass"}
     assert check(copy).ok
     append(copy, Evidence(name="pilot", verdict="fail"))
     assert check(copy).ok

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from leonardo.evaluation.compare import ABSENT
 from leonardo.evidence import Evidence, append, read, record_files
 from leonardo.files import write_atomic
 from leonardo.stages.ladder import GATES, ladder, opening
-from leonardo.stages.pins import ABSENT, differences
+from leonardo.stages.pins import differences
 
 PINS = {
     "site": "desk", "driver": "namespaces", "engine": "desk", "model": "desk", "base_policy": "p1", "harness": "h1",
