@@ -1,7 +1,6 @@
 """The command line: one line a command, the work is in the stages. Heavy imports happen inside the commands."""
 
 import errno
-import os
 import signal
 import sys
 from pathlib import Path
@@ -15,6 +14,7 @@ from leonardo.assets.commands import First, Ids, IdsFile, Sample, Shard, assets_
 from leonardo.errors import LeonardoError
 from leonardo.evidence.commands import evidence_app
 from leonardo.functions.commands import functions_app
+from leonardo.offline import stay_local
 from leonardo.overlay.commands import patches_app
 from leonardo.report.commands import report_command, stage_app
 from leonardo.report.transfer_commands import add_commands
@@ -101,7 +101,7 @@ def demo(
     runs: Annotated[Path, typer.Option(help="Folder for the run's records and report.")] = Path("runs"),
 ) -> None:
     """The recipe end to end on this machine: desk tasks, warm start, RL, base versus trained, report."""
-    _stay_local()
+    stay_local()
     from rich.console import Console
 
     from leonardo.report.page import render_report
@@ -301,12 +301,6 @@ def janitor(driver: DriverName = "auto") -> None:
 
     done = clean_up(driver)
     typer.echo("\n".join(done) or "nothing was left")
-
-
-def _stay_local() -> None:
-    """Keep libraries from asking a hub, of which nothing is needed here, and from drawing bars beside ours."""
-    for name, value in {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", "TQDM_DISABLE": "1"}.items():
-        os.environ.setdefault(name, value)
 
 
 def main() -> None:

@@ -1,6 +1,5 @@
 """``leonardo stage run NAME``, ``leonardo stage plan``, and ``leonardo report`` of the ladder, a run, or two runs."""
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from leonardo.errors import InputError
+from leonardo.offline import stay_local
 
 if TYPE_CHECKING:
     from leonardo.stages.training import Asked
@@ -52,7 +52,7 @@ def run_command(
     fresh: Annotated[bool, typer.Option("--fresh", help="Do not go on with an interrupted run.")] = False,
 ) -> None:
     """Train, evaluate, and hold the records to the stage's criteria."""
-    _stay_local()
+    stay_local()
     from leonardo.report.page import render_report
     from leonardo.report.summary import print_summary
     from leonardo.stages.climb import run_with_what_is_missing
@@ -94,7 +94,7 @@ def plan_command(
     upstream_python: Python = PYTHON,
 ) -> None:
     """The ladder: what has passed, what is open, and why the rest is shut."""
-    _stay_local()
+    stay_local()
     from leonardo.stages.climb import rungs
 
     asked = _request("", engine, seed, site, driver, upstream, upstream_python)
@@ -153,9 +153,3 @@ def _request(
     if engine not in ("desk", "upstream"):
         raise InputError(f"no engine {engine}", "Engines: desk, upstream")
     return Asked(name, engine, seed, site, driver, UpstreamPlace(upstream, upstream_python))
-
-
-def _stay_local() -> None:
-    """Keep libraries from asking a hub, of which nothing is needed here, and from drawing bars beside ours."""
-    for name, value in {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", "TQDM_DISABLE": "1"}.items():
-        os.environ.setdefault(name, value)

@@ -1,10 +1,11 @@
 """``leonardo transfer`` and ``leonardo card``."""
 
-import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from leonardo.offline import stay_local
 
 
 def add_commands(app: typer.Typer) -> None:
@@ -22,7 +23,7 @@ def transfer(
     runs: Annotated[Path, typer.Option(help="Folder for the run's records and report.")] = Path("runs"),
 ) -> None:
     """What training on terminal tasks does to function calling, and the other way round. Goes on where it was."""
-    _stay_local()
+    stay_local()
     from rich.console import Console
 
     from leonardo.report.transfer import render_transfer
@@ -44,14 +45,8 @@ def card(
     runs: Annotated[Path, typer.Option(help="Folder with the ledger.")] = Path("runs"),
 ) -> None:
     """A checkpoint's model card (README.md beside it), from the run's records and the ledger."""
-    _stay_local()
+    stay_local()
     from leonardo.evidence import LEDGER
     from leonardo.report.card import write_card
 
     typer.echo(f"written: {write_card(checkpoint, runs / LEDGER)}")
-
-
-def _stay_local() -> None:
-    """Keep libraries from asking a hub."""
-    for name, value in {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error", "TQDM_DISABLE": "1"}.items():
-        os.environ.setdefault(name, value)
