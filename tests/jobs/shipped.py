@@ -5,11 +5,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import yaml
+
 from leonardo.jobs.plan import JobPlan
 from leonardo.jobs.render import render
 from leonardo.settings import LAUNCH
 from leonardo.site import load_site
-from leonardo.stages.definition import load_model, load_stage
+from leonardo.stages.definition import Stage, load_model, load_stage
 from leonardo.stages.launch import Choices, plan_assets, plan_stage
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -32,7 +34,7 @@ def plans() -> Iterator[JobPlan]:
         if site.cluster is None:
             continue
         own = replace(choices, site=site.name)
-        for stage in map(load_stage, (path.stem for path in sorted((LAUNCH / "stages").glob("*.yaml")))):
+        for stage in stages():
             folder = WORK / "runs" / f"{stage.name}-job-20260101T000000"
             if stage.rows:
                 upstream = replace(own, engine="upstream")
@@ -42,6 +44,15 @@ def plans() -> Iterator[JobPlan]:
             for engine in ("desk", "upstream"):
                 yield plan_stage(stage, model, site, folder, replace(own, engine=engine))
         yield plan_assets(site, WORK / "data/rows.jsonl", 8, WORK / "runs/assets-job-20260101T000000", own)
+
+
+def stages() -> list[Stage]:
+    """The shipped stages; a study in a form of its own is none."""
+    found = []
+    for path in sorted((LAUNCH / "stages").glob("*.yaml")):
+        if "criteria" in yaml.safe_load(path.read_text()):
+            found.append(load_stage(path.stem))
+    return found
 
 
 def models() -> list[Path]:

@@ -1,0 +1,99 @@
+"""Sites, stages and models as data: what ships is whole, and what is wrong is named."""
+
+from pathlib import Path
+
+import pytest
+
+from leonardo.cluster import Cluster, Quality
+from leonardo.errors import InputError
+from leonardo.jobs.arithmetic import learner_memory, memory_findings, node_findings, shape_findings
+from leonardo.settings import LAUNCH
+from leonardo.site import load_site
+from leonardo.stages.definition import load_model, load_stage
+from leonardo.stages.launch import Choices, plan_stage
+from tests.jobs.shipped import models
+
+
+def test_template_is_a_site(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The documented template is read, and has every key of a pool."""
+    monkeypatch.setenv("WORK", "/w")
+    cluster = load_site(LAUNCH / "templates/site.yaml").cluster
+    assert cluster is not None and str(cluster.roots.shared) == "/w/tmax-leonardo"
+    assert set(cluster.pools["gpu"].model_fields_set) == set(type(cluster.pools["gpu"]).model_fields)
+    assert set(cluster.model_fields_set) == set(Cluster.model_fields)
+
+
+def test_shipped_shapes_fit() -> None:
+    """Every shape of every model fits on the nodes of the shipped site, by the arithmetic of the check."""
+    site = load_site("leonardo")
+    assert site.cluster is not None
+    pool, stage = site.cluster.pools["gpu"], load_stage("reproduce")
+    seen = 0
+    for model in (load_model(path.stem) for path in models()):
+        for name, shape in model.shapes.items():
+            if model.start == "desk":
+                continue
+            flags = {**model.upstream, **stage.upstream, **shape.all_flags()}
+            choices = Choices(engine="upstream", shape=name)
+            asked = plan_stage(stage, model, site, Path("/runs/x"), choices).resources
+            found = [*shape_findings(shape, pool, flags), *memory_findings(shape, pool, model.parameters, flags, asked)]
+            assert not [*found, *node_findings(asked, pool)], (model.name, name)
+            seen += 1
+    assert seen >= 4
+
+
+def test_one_gpu_an_engine_is_too_little_for_27b() -> None:
+    """Why the largest model's shape is another: its weights leave a 64 GB GPU no room."""
+    model = load_model("qwen36_27b")
+    site = load_site("leonardo")
+    assert site.cluster is not None
+    narrow = model.shapes["A100-64GB"].model_copy(update={"tensor_parallel": 1})
+    asked = plan_stage(load_stage("reproduce"), model, site, Path("/runs/x"), Choices(engine="upstream")).resources
+    found = list(memory_findings(narrow, site.cluster.pools["gpu"], model.parameters, {}, asked))
+    assert [finding.id for finding in found] == ["gpus.memory"]
+    assert learner_memory(model.shapes["A100-64GB"], model.parameters) < 45
+
+
+def test_quality_is_the_first_that_takes_it() -> None:
+    """Short and small jobs go to the debug QOS, others to the next; what none takes says what there is."""
+    cluster = load_site("leonardo").cluster
+    assert cluster is not None
+    found = [cluster.quality("gpu", *job).name for job in [(1, 30), (3, 30), (1, 31), (2, 2000), (65, 60)]]
+    assert found == ["boost_qos_dbg", "normal", "normal", "boost_qos_lprod", "boost_qos_bprod"]
+    with pytest.raises(InputError, match="no QOS takes 4 gpu nodes for 2000 minutes"):
+        cluster.quality("gpu", 4, 2000)
+    assert cluster.quality("cpu", 1, 30) == Quality(name="dcgp_qos_dbg", pools=("cpu",), most_minutes=30, most_nodes=2)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("grace: 300", "grase: 300", "cluster.grase: unknown setting"),
+        ("    cores: 64", "    cores: many", "cluster.pools.gpu.cores: "),
+        ("partition: gpu", "partition: ''", "cluster.pools.gpu.partition: "),
+        ("most_nodes: 2}", "nodes: 2}", "cluster.qualities.0"),
+        ("scheduler: slurm", "scheduler: pbs", "cluster.scheduler: "),
+    ],
+)
+def test_wrong_key_is_named(tmp_path: Path, old: str, new: str, words: str) -> None:
+    """By file and place."""
+    text = (LAUNCH / "templates/site.yaml").read_text()
+    assert old in text
+    path = tmp_path / "site.yaml"
+    path.write_text(text.replace(old, new))
+    with pytest.raises(InputError) as caught:
+        load_site(path)
+    assert str(path) in str(caught.value) and words in str(caught.value)
+
+
+def test_site_without_a_cluster() -> None:
+    """A laptop has no queue, and says what to do instead."""
+    with pytest.raises(InputError, match=r"site desk has no cluster\. Run the stage here"):
+        plan_stage(load_stage("smoke"), load_model("desk"), load_site("desk"), Path("/runs/x"), Choices())
+
+
+def test_model_without_a_shape() -> None:
+    """Names the GPU and the shapes that there are."""
+    with pytest.raises(InputError, match=r"has no shape for H800\. It has: A100-64GB"):
+        choices = Choices(engine="upstream", shape="H800")
+        plan_stage(load_stage("reproduce"), load_model("qwen35_9b"), load_site("leonardo"), Path("/r/x"), choices)
