@@ -5,13 +5,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import yaml
-
 from leonardo.jobs.plan import JobPlan
 from leonardo.jobs.render import render
 from leonardo.settings import LAUNCH
 from leonardo.site import load_site
-from leonardo.stages.definition import Stage, load_model, load_stage
+from leonardo.stages.definition import load_model
+from leonardo.stages.ladder import ladder
 from leonardo.stages.launch import Choices, plan_assets, plan_stage
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -34,7 +33,7 @@ def plans() -> Iterator[JobPlan]:
         if site.cluster is None:
             continue
         own = replace(choices, site=site.name)
-        for stage in stages():
+        for stage in ladder():
             folder = WORK / "runs" / f"{stage.name}-job-20260101T000000"
             if stage.rows:
                 upstream = replace(own, engine="upstream")
@@ -44,15 +43,6 @@ def plans() -> Iterator[JobPlan]:
             for engine in ("desk", "upstream"):
                 yield plan_stage(stage, model, site, folder, replace(own, engine=engine))
         yield plan_assets(site, WORK / "data/rows.jsonl", 8, WORK / "runs/assets-job-20260101T000000", own)
-
-
-def stages() -> list[Stage]:
-    """The shipped stages; a study in a form of its own is none."""
-    found = []
-    for path in sorted((LAUNCH / "stages").glob("*.yaml")):
-        if "criteria" in yaml.safe_load(path.read_text()):
-            found.append(load_stage(path.stem))
-    return found
 
 
 def models() -> list[Path]:
@@ -69,11 +59,12 @@ def main() -> None:
     """Write them anew."""
     os.environ.pop("LEONARDO_CACHE", None)
     os.environ.update(VARIABLES)
+    scripts = {golden(plan): render(plan) for plan in plans()}
     GOLDEN.mkdir(exist_ok=True)
     for old in GOLDEN.glob("*.sh"):
         old.unlink()
-    for plan in plans():
-        golden(plan).write_text(render(plan))
+    for path, script in scripts.items():
+        path.write_text(script)
 
 
 if __name__ == "__main__":

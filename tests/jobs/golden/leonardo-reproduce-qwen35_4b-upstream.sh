@@ -93,7 +93,8 @@ srun --ntasks=8 --ntasks-per-node=1 --cpus-per-task=32 --kill-on-bad-exit=1 \
 head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 address=$(getent ahostsv4 "$head" | awk 'NR == 1 { print $1 }')
 port=$((20000 + SLURM_JOB_ID % 20000)) # another job's on a shared node is another
-export RAY_TMPDIR=$scratch RAY_USAGE_STATS_ENABLED=0 RAY_DISABLE_IMPORT_WARNING=1
+# Ray's own patience with slow nodes is 30 s, too little where all import it at once from a shared file system
+export RAY_TMPDIR=$scratch RAY_SYMMETRIC_RUN_CLUSTER_WAIT_TIMEOUT=300
 export PATH=/leonardo_work/project/tmax-leonardo/code/.venv-upstream/bin:$PATH
 srun --ntasks=8 --ntasks-per-node=1 --cpus-per-task=32 --gpus-per-task=4 --cpu-bind=cores \
   ray symmetric-run --address "$address:$port" --min-nodes 8 \
