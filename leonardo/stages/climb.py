@@ -9,12 +9,13 @@ from rich.console import Console
 from leonardo import evidence
 from leonardo.assets.progress import say
 from leonardo.evidence import Evidence
+from leonardo.gates.criteria import apply
 from leonardo.sandbox.drivers import open_driver
 from leonardo.site import load_site
 from leonardo.stages.definition import Stage
 from leonardo.stages.environment import desk_rows, gates_command
 from leonardo.stages.gate import Selection
-from leonardo.stages.ladder import GATES, Opening, ladder, opening
+from leonardo.stages.ladder import GATES, Opening, criteria_below, ladder, name_below, opening
 from leonardo.stages.pins import differences, known_pins
 from leonardo.stages.training import Asked, StageOutcome, run_stage
 
@@ -68,10 +69,11 @@ def rungs(asked: Asked, runs: Path) -> list[Rung]:
     with open_driver(asked.driver) as driver:
         name = driver.name
     for stage in ladder():
-        pins = _pins(replace(asked, name=stage.name), name)
+        here = replace(asked, name=stage.name)
+        pins = _pins(here, name)
         if not found:
             found.append(_gates_rung(pins, entries))
-        found.append(_rung(stage, pins, entries, opening(stage.after, pins, entries, runs)))
+        found.append(_rung(here.stage_and_model()[0], pins, entries, _opening(here, name, entries, runs)))
     return found
 
 
@@ -85,15 +87,21 @@ def _missing_below(asked: Asked, stages: bool, runs: Path, console: Console) -> 
     missing: list[str] = []
     here = asked
     while after := here.stage_and_model()[0].after:
-        found = opening(after, _pins(here, name), entries, runs)
+        found = _opening(here, name, entries, runs)
         if found.open or not found.missing or not (stages or after == GATES):
             break
         say(console, f"{Path(here.name).stem} needs {after}, which runs first: {found.why}")
-        missing.insert(0, after)
         if after == GATES:
-            break
-        here = replace(here, name=after)
+            return [GATES, *missing]
+        here = replace(here, name=name_below(here.name, after))
+        missing.insert(0, here.name)
     return missing
+
+
+def _opening(asked: Asked, driver: str, entries: Sequence[Evidence], runs: Path) -> Opening:
+    stage, model = asked.stage_and_model()
+    criteria = criteria_below(asked.name, stage.after, model)
+    return opening(stage.after, _pins(asked, driver), entries, runs, criteria)
 
 
 def _pins(asked: Asked, driver: str) -> dict[str, object]:
@@ -110,6 +118,10 @@ def _rung(stage: Stage, pins: dict[str, object], entries: Sequence[Evidence], fo
     ]
     if own:
         number, entry = own[-1]
+        unmet = [finding for finding in apply(stage.criteria, entry.figures) if not finding.ok]
+        if entry.verdict == "pass" and unmet:
+            said = f"it passed by other criteria than its file has now: {unmet[0].sentence}"
+            return Rung(stage.name, stage.shows, "failed", said, entry, number)
         state = "passed" if entry.verdict == "pass" else "failed"
         return Rung(stage.name, stage.shows, state, entry.says or state, entry, number)
     return Rung(stage.name, stage.shows, "open" if found.open else "shut", found.why)

@@ -8,8 +8,9 @@ from typing import Any
 from leonardo.errors import InputError
 from leonardo.evidence import Evidence
 from leonardo.evidence.audit import changed_records
+from leonardo.gates.criteria import Criterion, apply
 from leonardo.settings import LAUNCH
-from leonardo.stages.definition import Stage, load_stage
+from leonardo.stages.definition import Model, Stage, load_stage
 from leonardo.stages.pins import differences
 
 GATES = "gates"
@@ -41,7 +42,13 @@ class Opening:
         return self.basis.stains if self.basis else ()
 
 
-def opening(after: str, pins: Mapping[str, Any], entries: Sequence[Evidence], folder: Path) -> Opening:
+def opening(
+    after: str,
+    pins: Mapping[str, Any],
+    entries: Sequence[Evidence],
+    folder: Path,
+    criteria: Sequence[Criterion] = (),
+) -> Opening:
     """Whether the ledger opens a stage that comes ``after`` another.
 
     The last entry of that other with the same pins decides: a pass that a later run did not confirm is none.
@@ -49,6 +56,7 @@ def opening(after: str, pins: Mapping[str, Any], entries: Sequence[Evidence], fo
     Args:
         pins: of the stage that wants to begin, as far as they are known.
         entries: of the ledger in ``folder``, oldest first.
+        criteria: of that other as its file has them now; a pass by weaker ones is none.
     """
     if not after:
         return Opening(True, "it needs no evidence before it")
@@ -65,10 +73,26 @@ def opening(after: str, pins: Mapping[str, Any], entries: Sequence[Evidence], fo
     number, entry = same[-1]
     if entry.verdict != "pass":
         return Opening(False, f"{after} failed with these pins (entry {number}): {entry.says or 'see its figures'}")
+    if unmet := [finding for finding in apply(criteria, entry.figures) if not finding.ok]:
+        said = f"{after} passed by other criteria than its file has now (entry {number}): {unmet[0].sentence}"
+        return Opening(False, said, missing=True)
     if changed := changed_records(entry, folder):
         return Opening(False, f"{after} is no evidence any more (entry {number}): its record {changed[0]} was changed")
     stained = ", which is STAINED" if entry.stains else ""
     return Opening(True, f"{after} passed with these pins (entry {number}){stained}", entry)
+
+
+def name_below(name: str, after: str) -> str:
+    """The file of the rung below a stage: beside the stage's own where that was given as a file, else the shipped."""
+    beside = Path(name).with_name(f"{after}.yaml")
+    return str(beside) if Path(name).suffix in (".yaml", ".yml") and beside.is_file() else after
+
+
+def criteria_below(name: str, after: str, model: Model) -> tuple[Criterion, ...]:
+    """What a pass of the rung below a stage asks for, with what ``model`` replaces in it."""
+    if after in ("", GATES):
+        return ()
+    return load_stage(name_below(name, after)).with_model(model).criteria
 
 
 def ladder() -> list[Stage]:

@@ -28,7 +28,7 @@ from leonardo.site import load_site
 from leonardo.stages.definition import Model, Stage, load_model, load_stage
 from leonardo.stages.demo import RECORDS as COMMON
 from leonardo.stages.demo import line_of
-from leonardo.stages.ladder import Opening, opening
+from leonardo.stages.ladder import Opening, criteria_below, opening
 from leonardo.stages.limits import RunLimits
 from leonardo.stages.pins import known_pins
 from leonardo.stages.recipe import Recipe, opened
@@ -167,7 +167,8 @@ def _open(stage: Stage, pins: Mapping[str, Any], asked: Asked, runs: Path) -> _B
     """What the run stands on. Raises InputError where nothing opens it and it is not forced."""
     ledger = runs / evidence.LEDGER
     evidence.require_whole(ledger)
-    found = opening(stage.after, pins, evidence.read(ledger), runs)
+    criteria = criteria_below(asked.name, stage.after, asked.stage_and_model()[1])
+    found = opening(stage.after, pins, evidence.read(ledger), runs, criteria)
     if found.open:
         return _Basis(found, "")
     if not asked.force:

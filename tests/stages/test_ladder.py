@@ -7,7 +7,8 @@ import pytest
 from leonardo.evaluation.compare import ABSENT
 from leonardo.evidence import Evidence, append, read, record_files
 from leonardo.files import write_atomic
-from leonardo.stages.ladder import GATES, ladder, opening
+from leonardo.gates.criteria import Criterion
+from leonardo.stages.ladder import GATES, ladder, name_below, opening
 from leonardo.stages.pins import differences
 
 PINS = {
@@ -95,6 +96,23 @@ def test_a_pass_whose_record_was_changed_opens_nothing(ledger: Path) -> None:
     assert look(ledger).open
     record.write_text("2\n")
     assert "its record smoke/steps.jsonl was changed" in look(ledger).why
+
+
+def test_a_pass_by_weaker_criteria_opens_nothing(ledger: Path) -> None:
+    """A stage file of somebody's own may have the name of a rung; the shipped one's criteria decide."""
+    asked = [Criterion(figure="updates", least=4, reason="so it is")]
+    append(ledger, Evidence(name="smoke", verdict="pass", pins=PINS, figures={"updates": 2}))
+    found = opening("smoke", PINS, read(ledger), ledger.parent, asked)
+    assert (found.open, found.missing) == (False, True)
+    assert "other criteria than its file has now (entry 1): updates is 2 (asked: at least 4)" in found.why
+    append(ledger, Evidence(name="smoke", verdict="pass", pins=PINS, figures={"updates": 4}))
+    assert opening("smoke", PINS, read(ledger), ledger.parent, asked).open
+
+
+def test_a_ladder_of_one_s_own_lies_in_a_folder(tmp_path: Path) -> None:
+    assert name_below("calibrate", "smoke") == name_below(str(tmp_path / "calibrate.yaml"), "smoke") == "smoke"
+    (tmp_path / "smoke.yaml").write_text("")
+    assert name_below(str(tmp_path / "calibrate.yaml"), "smoke") == str(tmp_path / "smoke.yaml")
 
 
 def test_a_stain_is_inherited(ledger: Path) -> None:
