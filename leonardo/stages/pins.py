@@ -12,6 +12,7 @@ import git
 import leonardo.tasks.desk
 from leonardo.evaluation.compare import ABSENT
 from leonardo.evaluation.harness import EVALUATION_SEED, harness_digest
+from leonardo.evidence.explain import shown
 from leonardo.files import digest_of, flat, sha256_bytes, sha256_file
 from leonardo.overlay.stack import read_stack
 from leonardo.rollout.families import load_family
@@ -73,7 +74,7 @@ def differences(pins: Mapping[str, Any], before: Mapping[str, Any], of_gates: bo
     mine, other = flat(here), flat(there)
     for name in mine if of_gates else sorted(mine.keys() | other.keys()):
         if name.split(".")[0] in here and mine.get(name, ABSENT) != other.get(name, ABSENT):
-            yield f"{name} is {mine.get(name, ABSENT)}, there it was {other.get(name, ABSENT)}"
+            yield f"{name} is {shown(mine.get(name, ABSENT))}, there it was {shown(other.get(name, ABSENT))}"
 
 
 def packages(environment: Path | None = None) -> dict[str, str]:
