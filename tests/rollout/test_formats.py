@@ -140,6 +140,11 @@ def test_what_is_no_json_is_refused(tool_format, value):
             "</function>\n</tool_call>",
         ),
         ("qwen3-xml", "<tool_call>\n<function=>\n</function>\n</tool_call>"),
+        ("qwen3-xml", '<tool_call>\n<function="bash>\n</function>\n</tool_call>'),
+        (
+            "qwen3-xml",
+            "<tool_call>\n<function=bash>\n<parameter=co\\mand>\nls\n</parameter>\n</function>\n</tool_call>",
+        ),
         (
             "qwen3-xml",
             "<tool_call>\n<function=weather>\n<parameter=days>\nthree\n</parameter>\n</function>\n</tool_call>",

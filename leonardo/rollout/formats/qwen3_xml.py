@@ -5,8 +5,8 @@ own, and the closing tags, each on a line of its own. The line break directly in
 tags and has to be there; every other character is the value's. Types are not written: a parameter that is declared as
 anything but a string is read as JSON.
 
-A value that holds a tag cannot be carried; nor one that vLLM's parser, which is an XML parser's, reads as another:
-control characters but tab and line break, and the text ``null``.
+A value that holds a tag cannot be carried; nor what vLLM's parser, which is an XML parser's, reads as something else:
+control characters but tab and line break, the text ``null``, and names of other signs than letters, digits, ``_.-``.
 """
 
 import re
@@ -29,6 +29,7 @@ _CALL = re.compile(
     r"<tool_call>\s*<function=(?P<function>[^>\n]*)>(?P<parameters>.*?)</function>\s*</tool_call>", re.DOTALL
 )
 _PARAMETER = re.compile(r"\s*<parameter=(?P<name>[^>\n]*)>\n(?P<value>.*?)\n</parameter>\s*", re.DOTALL)
+_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _NOT_IN_XML = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -73,13 +74,13 @@ class Qwen3Xml(ToolFormat):
 
     def _call(self, match: re.Match[str], tools: Tools) -> Call:
         name, body = match["function"], match["parameters"]
-        if not name:
-            raise ToolCallError("the function has no name")
+        if not _NAME.fullmatch(name):
+            raise ToolCallError("the function has no name, or none that the format can write")
         arguments: dict[str, Any] = {}
         at = len(body) if not body.strip() else 0
         while at < len(body):
             parameter = _PARAMETER.match(body, at)
-            if parameter is None or not parameter["name"]:
+            if parameter is None or not _NAME.fullmatch(parameter["name"]):
                 raise ToolCallError("the parameters cannot be read")
             if any(tag in parameter["value"] for tag in self.tags):
                 raise ToolCallError("a tag inside a parameter")
