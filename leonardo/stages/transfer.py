@@ -207,10 +207,11 @@ class _Study:
             base = self._base(stage, model)
             starts = {BASE: base}
             for kind in KINDS:
-                starts[kind] = self._trained(model, kind, kind, base, learner_of(stage, {}))
+                starts[kind] = self._trained(model, kind, kind, base, learner_of(self.stage, stage, kind))
             if number == 0:
                 control = self.stage.control
-                starts[CONTROL] = self._trained(model, CONTROL, control.kind, base, learner_of(stage, control.desk))
+                config = learner_of(self.stage, stage, control.kind, control.desk)
+                starts[CONTROL] = self._trained(model, CONTROL, control.kind, base, config)
             for start, policy in starts.items():
                 for kind in KINDS:
                     self.matrix.records[name, start, kind] = self._evaluated(stage, name, start, kind, policy)

@@ -1,6 +1,8 @@
 """The file of the stage ``transfer``: the question and the rule, which were there before the run, and the sizes."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 from pydantic import Field
@@ -30,7 +32,7 @@ class Functions(Settings):
 
 
 class Control(Settings):
-    """The control: which kind of task, and what differs in the learner's settings."""
+    """The control: which kind of task, and what differs in that training's settings."""
 
     kind: Kind
     desk: dict[str, Any]
@@ -44,6 +46,7 @@ class Transfer(Stage):
         rule: what an interval is called.
         models: of ``launch/models``; the first is the control's.
         functions: sizes.
+        trainings: for each kind, the learner's settings that differ from ``desk``.
         gate: what a training has to show.
         control: see the class.
     """
@@ -52,6 +55,7 @@ class Transfer(Stage):
     rule: DirectionRule
     models: tuple[str, ...] = Field(min_length=1)
     functions: Functions = Functions()
+    trainings: dict[Kind, dict[str, Any]] = Field(default_factory=dict)
     gate: tuple[Criterion, ...]
     control: Control
 
@@ -63,11 +67,15 @@ def load_transfer(name: str | Path) -> Transfer:
         changed = stage.with_model(load_model(model))
         for part in (changed.corpus_sizes, changed.warm_start_config):
             part()
-        for changes in ({}, stage.control.desk):
-            learner_of(changed, changes)
+        for kind in KINDS:
+            learner_of(stage, changed, kind)
+        learner_of(stage, changed, stage.control.kind, stage.control.desk)
     return stage
 
 
-def learner_of(stage: Stage, changes: dict[str, Any]) -> LearnerConfig:
-    """The learner's settings with some of them changed."""
-    return stage.model_copy(update={"desk": stage.desk | changes}).learner()
+def learner_of(
+    stage: Transfer, of_model: Stage, kind: Kind, changes: Mapping[str, Any] = MappingProxyType({})
+) -> LearnerConfig:
+    """The learner's settings for a training on ``kind``; ``of_model`` is the stage with the model's own settings."""
+    desk = of_model.desk | stage.trainings.get(kind, {}) | dict(changes)
+    return of_model.model_copy(update={"desk": desk}).learner()

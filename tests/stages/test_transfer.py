@@ -113,6 +113,7 @@ def test_finished_cells_are_not_run_again(tmp_path: Path, tiny_root_archive: Pat
         "functions": {"train": 8, "held_out": 4, "demonstrations": 40},
         "attempts": 1,
         "warm_start": {"steps": 3, "batch": 4},
+        "trainings": {},
         "desk": {"steps": 1, "groups": 1, "group_size": 2, "wanted_groups": 1, "rounds": 1},
     }
     stage = tmp_path / "transfer.yaml"
