@@ -5,7 +5,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from leonardo.assets.archives import Archives
-from leonardo.assets.bases import Base
 from leonardo.assets.cache import LayerCache, Unpack
 from leonardo.errors import InfrastructureError
 from leonardo.files import sha256_file
@@ -22,11 +21,16 @@ class NodeLayers:
 
     @contextmanager
     def using(
-        self, base: Base, layers: Sequence[str], environment: Mapping[str, str], own: tuple[str, ...] = ()
+        self,
+        base_archive: Path,
+        base: str,
+        layers: Sequence[str],
+        environment: Mapping[str, str],
+        own: tuple[str, ...] = (),
     ) -> Iterator[LayerStack]:
         """A stack of layers, uppermost first, which stay unpacked during the block."""
         with ExitStack() as held:
-            folder = held.enter_context(self._cache.using(base.digest, self._base(base.archive, base.digest)))
+            folder = held.enter_context(self._cache.using(base, self._base(base_archive, base)))
             folders = [held.enter_context(self._cache.using(digest, self._layer(digest))) for digest in layers]
             yield LayerStack(folder, tuple(folders), environment, own)
 

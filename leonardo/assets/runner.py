@@ -154,7 +154,7 @@ class Runner:
             Path(folder).chmod(0o755)  # the script's root may be nobody here
             # %environment is for the image's commands: as with Apptainer, %post does not see it
             variables = compat.lend(script.adaptation, tools, {**base.environment, **network.environment})
-            with self._layers.using(base, tuple(reversed(script.below)), variables) as stack:
+            with self._layers.using(base.archive, base.digest, tuple(reversed(script.below)), variables) as stack:
                 if base.packages and not network.is_prepared(lent):
                     self._driver.set_up(stack, PREPARATION, archive, timeout=timeout, mounts={INSIDE: lent})
                 result = self._driver.set_up(

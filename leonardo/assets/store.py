@@ -350,7 +350,7 @@ class AssetStore:
         base, entry, _ = self._found(task)
         record = entry.set_up
         self._be_user()
-        with self._layers.using(base, record.layers, entry.environment, record.own) as stack:
+        with self._layers.using(base.archive, base.digest, record.layers, entry.environment, record.own) as stack:
             yield PreparedState(entry.prepared, stack)
 
     def _found(self, task: Task) -> tuple[Base, ManifestEntry, Plan]:
@@ -374,6 +374,18 @@ class AssetStore:
         Raises:
             InputError: the manifest has none of that name.
         """
+        entry, record, base = self._named(digest)
+        stack = self._layers.stack(base, entry["base"], record.layers, entry["environment"], record.own)
+        return PreparedState(digest, stack)
+
+    @contextmanager
+    def using_named(self, digest: str) -> Iterator[PreparedState]:
+        """:meth:`named`, and its layers stay unpacked during the block."""
+        entry, record, base = self._named(digest)
+        with self._layers.using(base, entry["base"], record.layers, entry["environment"], record.own) as stack:
+            yield PreparedState(digest, stack)
+
+    def _named(self, digest: str) -> tuple[dict[str, Any], SetUpRecord, Path]:
         if digest not in self._built:
             entries = read_manifest(self.root / "manifest.json").values()
             self._built = {entry["prepared"]: entry for entry in entries if entry.get("prepared")}
@@ -381,10 +393,7 @@ class AssetStore:
         if entry is None:
             raise InputError(f"{self.root} has no prepared state {digest}", "Build it first")
         self._be_user()
-        record = SetUpRecord.from_json(entry["set_up"])
-        base = self.root / "bases" / f"{entry['base']}.tar"
-        stack = self._layers.stack(base, entry["base"], record.layers, entry["environment"], record.own)
-        return PreparedState(digest, stack)
+        return entry, SetUpRecord.from_json(entry["set_up"]), self.root / "bases" / f"{entry['base']}.tar"
 
     def _base(self, image: str, note: Callable[[str], None]) -> Base:
         with self._lock:

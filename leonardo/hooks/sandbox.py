@@ -2,16 +2,20 @@
 
 The site is the one that ``LEONARDO_SITE`` names (``desk`` if it names none), its asset store is in the site's cache
 (``LEONARDO_CACHE``), its driver is the one that ``LEONARDO_DRIVER`` names (the best that works if it names none).
+Layers are unpacked once a node, in ``LEONARDO_NODE_CACHE``, and take at most ``LEONARDO_NODE_BUDGET`` GiB there: those
+that no live sandbox stands on go first.
 """
 
 import atexit
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
+
+from leonardo.hooks.cores import keep_off_reserved_cores
 
 if TYPE_CHECKING:
     from leonardo.assets.store import AssetStore
@@ -21,6 +25,7 @@ if TYPE_CHECKING:
 SCHEME = "prepared://"
 
 SITE_VARIABLE = "LEONARDO_SITE"
+BUDGET_VARIABLE = "LEONARDO_NODE_BUDGET"
 
 _UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
@@ -74,6 +79,7 @@ class PreparedBackend:
         self._timeout = timeout
         self._memory = memory
         self._sandbox: SandboxBackend | None = None
+        self._layers = ExitStack()
 
     def start(self) -> None:
         """Reset to the prepared state."""
@@ -81,9 +87,13 @@ class PreparedBackend:
 
         self.close()
         node = _node()
-        state = node.store.named(digest_in(self._image))
-        self._sandbox = node.driver.backend(state.stack, timeout=self._timeout, limits=Limits(memory=self._memory))
-        self._sandbox.start()
+        state = self._layers.enter_context(node.store.using_named(digest_in(self._image)))
+        try:
+            self._sandbox = node.driver.backend(state.stack, timeout=self._timeout, limits=Limits(memory=self._memory))
+            self._sandbox.start()
+        except BaseException:
+            self.close()
+            raise
 
     def run_command(self, command: str, timeout: float | None = None) -> "ExecutionResult":
         """Run a command; see :class:`leonardo.sandbox.backend.SandboxBackend`, here and below."""
@@ -108,8 +118,11 @@ class PreparedBackend:
     def close(self) -> None:
         """End the sandbox. May be called twice."""
         sandbox, self._sandbox = self._sandbox, None
-        if sandbox is not None:
-            sandbox.close()
+        try:
+            if sandbox is not None:
+                sandbox.close()
+        finally:
+            self._layers.close()
 
     @contextmanager
     def _started(self) -> "Iterator[SandboxBackend]":
@@ -136,7 +149,10 @@ def _node() -> _Node:
     from leonardo.sandbox.drivers import open_driver
     from leonardo.site import load_site
 
+    keep_off_reserved_cores()
     site = load_site(os.environ.get(SITE_VARIABLE) or "desk")
+    budget = float(os.environ.get(BUDGET_VARIABLE) or 0)
     driver = open_driver()
     atexit.register(driver.close)
-    return _Node(driver, AssetStore(site.cache / "assets", driver, site))
+    most = int(budget * (1 << 30)) if budget else None
+    return _Node(driver, AssetStore(site.cache / "assets", driver, site, most_unpacked=most))

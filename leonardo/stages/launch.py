@@ -22,6 +22,9 @@ from leonardo.stages.definition import Model, Stage
 PROJECT = Path(__file__).parents[2]
 Engine = Literal["desk", "upstream"]
 
+_LAYERS_SHARE = 0.75
+"""Of a node's space in ``job.tmp``, for unpacked layers; the rest is for sockets, caches and temporary files."""
+
 
 @dataclass(frozen=True)
 class Choices:
@@ -243,6 +246,7 @@ def _with_trainer(plan: JobPlan, stage: Stage, model: Model, site: Site, shape: 
         **site.upstream.environment,
         **plan.environment,
         "HF_HOME": str(plan.folder / "hub"),
+        "LEONARDO_NODE_BUDGET": f"{_LAYERS_SHARE * plan.resources.tmp:g}",
         "LEONARDO_RUN": str(plan.folder),
         "LEONARDO_SITE": choices.site,
         "PYTHONPATH": f"{(choices.tree / TRAINER).parent.parent}:{choices.project}",

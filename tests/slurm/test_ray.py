@@ -41,10 +41,7 @@ def test_exit_code_over_nodes(make_plan: Callable[..., JobPlan], ray: Path, node
     """The driver sees every node's GPUs and the cores that are not reserved; its exit code is the job's."""
     plan = make_plan(str(ray.parent / "python"), "-c", DRIVER, str(code), ray=ray)
     asked = replace(plan.resources, nodes=nodes, cores=8, gpus=4, gres=("gpu:4",), memory=12.0, reserved_cores=2)
-    # two nodes: a worker lingers for this long after its head has gone
-    plan = replace(
-        plan, resources=asked, environment={**plan.environment, "RAY_gcs_rpc_server_reconnect_timeout_s": "20"}
-    )
+    plan = replace(plan, resources=asked)
     (state,) = wait_for(queue(plan), ended, 280)
     (log,) = plan.folder.glob("slurm-*.log")
     said = log.read_text()

@@ -50,6 +50,7 @@ export HF_HUB_DISABLE_TELEMETRY=1
 export HF_HUB_OFFLINE=1
 export LC_ALL=C.UTF-8
 export LEONARDO_CACHE=/leonardo_work/project/tmax-leonardo/cache
+export LEONARDO_NODE_BUDGET=90
 export LEONARDO_NODE_CACHE=/tmp/leonardo-layers
 export LEONARDO_RESERVED_CORES=8
 export LEONARDO_RUN=/leonardo_work/project/tmax-leonardo/runs/reproduce-job-20260101T000000
@@ -96,7 +97,15 @@ port=$((20000 + SLURM_JOB_ID % 20000)) # another job's on a shared node is anoth
 # Ray's own patience with slow nodes is 30 s, too little where all import it at once from a shared file system
 export RAY_TMPDIR=$scratch RAY_SYMMETRIC_RUN_CLUSTER_WAIT_TIMEOUT=300
 export PATH=/leonardo_work/project/tmax-leonardo/code/.venv-upstream/bin:$PATH
+# The first node runs the cluster's head and the driver; the others join once it listens. (symmetric-run does both by
+# itself, but in the Ray that upstream pins, 2.53, its other nodes never see the head.)
+# shellcheck disable=SC2016 # expanded on the nodes
+each='head=$1 port=$2; shift 2
+[ "$SLURM_PROCID" != 0 ] || exec "$@"
+for _ in $(seq 300); do (: < "/dev/tcp/$head/$port") 2> /dev/null && break; sleep 1; done
+exec ray start --address "$head:$port" --num-cpus=24 --num-gpus=4 --block'
 srun --ntasks=20 --ntasks-per-node=1 --cpus-per-task=32 --gpus-per-task=4 --cpu-bind=cores \
+  --wait=20 bash -c "$each" each "$address" "$port" \
   ray symmetric-run --address "$address:$port" --min-nodes 20 \
   --num-cpus=24 --num-gpus=4 -- \
   "$python" -m leonardo.jobs.step run "$scratch/stop" "$run/ended$task.json" -- \
