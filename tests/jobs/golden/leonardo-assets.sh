@@ -72,7 +72,7 @@ stop() {
 trap 'stop USR1' USR1
 trap 'stop TERM' TERM
 
-# --- every node: is all there that the job needs? Scratch is made; layers are unpacked before they are asked for ---
+# --- every node: is all there that the job needs? Scratch is made ---
 srun --ntasks=1 --ntasks-per-node=1 --cpus-per-task=8 --kill-on-bad-exit=1 \
   "$python" -m leonardo.jobs.arrive "$run/job.json" "$scratch" || fail "a node lacks something: see above" $?
 
