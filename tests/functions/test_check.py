@@ -1,5 +1,6 @@
 """The package's example outcomes, through our harness."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -7,13 +8,15 @@ import pytest
 from leonardo.functions.check import check_rows, judge
 from leonardo.functions.checkers import Checkers
 from leonardo.functions.references import changed, reference
-from leonardo.functions.tasks import CATEGORIES, clusters, leaks, read_tasks, split_tasks, tool_of
+from leonardo.functions.tasks import CATEGORIES, FunctionTask, clusters, leaks, read_tasks, split_tasks, tool_of
 from leonardo.rollout.formats import FORMATS, QWEN3_XML, Call, format_named
+
+Rows = Callable[[str], list[FunctionTask]]
 
 
 @pytest.mark.parametrize("category", CATEGORIES)
-def test_references_pass_and_changed_copies_do_not(checkers: Checkers, category: str) -> None:
-    tasks = read_tasks(checkers, [category])
+def test_references_pass_and_changed_copies_do_not(checkers: Checkers, rows: Rows, category: str) -> None:
+    tasks = rows(category)
     (found,) = check_rows(tasks[:: max(1, len(tasks) // 3)][:3], checkers, format_named("hermes"))
     assert found.reference_passes == found.corrupted == 3
     assert found.corrupted_passes == [] and found.reference_fails == {} and found.left_out == {}
@@ -21,26 +24,26 @@ def test_references_pass_and_changed_copies_do_not(checkers: Checkers, category:
 
 
 @pytest.mark.parametrize("tool_format", FORMATS.values(), ids=FORMATS)
-def test_every_format_carries_parallel_calls(checkers: Checkers, tool_format) -> None:
-    (found,) = check_rows(read_tasks(checkers, ["parallel"])[:5], checkers, tool_format)
+def test_every_format_carries_parallel_calls(checkers: Checkers, rows: Rows, tool_format) -> None:
+    (found,) = check_rows(rows("parallel")[:5], checkers, tool_format)
     assert found.ok and found.reference_passes == 5
 
 
-def test_a_row_without_an_answer_that_can_pass_is_listed(checkers: Checkers) -> None:
-    tasks = [task for task in read_tasks(checkers, ["simple_java"]) if task.id in ("simple_java_36", "simple_java_37")]
+def test_a_row_without_an_answer_that_can_pass_is_listed(checkers: Checkers, rows: Rows) -> None:
+    tasks = [task for task in rows("simple_java") if task.id in ("simple_java_36", "simple_java_37")]
     (found,) = check_rows(tasks, checkers, QWEN3_XML)
     assert list(found.left_out) == ["simple_java_36"] and found.reference_passes == 1
 
 
-def test_a_wrong_reference_is_reported(checkers: Checkers) -> None:
-    task, other = read_tasks(checkers, ["simple_python"])[:2]
+def test_a_wrong_reference_is_reported(checkers: Checkers, rows: Rows) -> None:
+    task, other = rows("simple_python")[:2]
     wrong = replace(task, row={**task.row, "answer": other.row["answer"], "function": other.row["function"]})
     passes, _ = judge(wrong, reference(task), checkers, QWEN3_XML, "wrong")
     assert not passes
 
 
-def test_only_one_argument_is_changed(checkers: Checkers) -> None:
-    (task,) = [task for task in read_tasks(checkers, ["parallel"]) if task.id == "parallel_0"]
+def test_only_one_argument_is_changed(checkers: Checkers, rows: Rows) -> None:
+    (task,) = [task for task in rows("parallel") if task.id == "parallel_0"]
     ((first, second),) = reference(task)
     copies = list(changed(task))
     assert len(copies) == len(first.arguments) + len(second.arguments)
@@ -48,15 +51,15 @@ def test_only_one_argument_is_changed(checkers: Checkers) -> None:
     assert copies[0][0][0] == Call("spotify.play", {"artist": "Taylor Swift corrupted", "duration": 20})
 
 
-def test_where_nothing_fits_any_call_fails(checkers: Checkers) -> None:
-    task = read_tasks(checkers, ["irrelevance"])[0]
+def test_where_nothing_fits_any_call_fails(checkers: Checkers, rows: Rows) -> None:
+    task = rows("irrelevance")[0]
     assert reference(task) == [[]]
     ((call,),) = next(changed(task))
     assert call.name == task.row["function"][0]["name"]
 
 
-def test_types_become_those_of_json_schema(checkers: Checkers) -> None:
-    (tool, *_) = read_tasks(checkers, ["simple_python"])[0].tools
+def test_types_become_those_of_json_schema(checkers: Checkers, rows: Rows) -> None:
+    (tool, *_) = rows("simple_python")[0].tools
     parameters = tool["function"]["parameters"]
     assert parameters["type"] == "object" and parameters["properties"]["base"]["type"] == "integer"
     nested = tool_of(

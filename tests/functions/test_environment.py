@@ -1,6 +1,6 @@
 """Function-calling rows as episodes, through the loop that terminal tasks go through."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import pytest
@@ -8,12 +8,13 @@ import pytest
 from leonardo.functions.checkers import Checkers
 from leonardo.functions.environment import FORMAT_ERROR, FunctionWorlds, MultiTurn
 from leonardo.functions.references import Turns, changed, reference
-from leonardo.functions.tasks import FunctionTask, read_tasks
+from leonardo.functions.tasks import FunctionTask
 from leonardo.rollout.atif import to_atif
 from leonardo.rollout.episodes import EpisodeSettings, Finish, Rollout, run_rollouts
 from leonardo.rollout.formats import QWEN3_XML, Call
 from tests.rollout.scripted import ScriptedPolicy
 
+Rows = Callable[[str], list[FunctionTask]]
 SETTINGS = EpisodeSettings(steps=60, turn_tokens=10**6, context_tokens=10**7)
 
 
@@ -35,8 +36,8 @@ def rolled(script: Iterable[str], task: FunctionTask, checkers: Checkers) -> Rol
 
 
 @pytest.mark.parametrize("category", ["simple_python", "parallel_multiple", "irrelevance", "simple_java"])
-def test_a_single_turn_is_judged(checkers: Checkers, category: str) -> None:
-    task = read_tasks(checkers, [category])[3]
+def test_a_single_turn_is_judged(checkers: Checkers, rows: Rows, category: str) -> None:
+    task = rows(category)[3]
     right = rolled(script_of(task, reference(task)), task, checkers)
     assert (right.reward, right.status, right.finish, len(right.turns)) == (1.0, "passed", Finish.SUBMITTED, 1)
     assert right.parsed_actions == 1
@@ -45,8 +46,8 @@ def test_a_single_turn_is_judged(checkers: Checkers, category: str) -> None:
 
 
 @pytest.mark.parametrize("category", ["multi_turn_base", "multi_turn_miss_func", "multi_turn_miss_param"])
-def test_a_conversation_is_executed_and_judged(checkers: Checkers, category: str) -> None:
-    task = read_tasks(checkers, [category])[0]
+def test_a_conversation_is_executed_and_judged(checkers: Checkers, rows: Rows, category: str) -> None:
+    task = rows(category)[0]
     turns = reference(task)
     right = rolled(script_of(task, turns), task, checkers)
     assert (right.reward, right.status, right.finish) == (1.0, "passed", Finish.SUBMITTED)
@@ -58,34 +59,34 @@ def test_a_conversation_is_executed_and_judged(checkers: Checkers, category: str
     assert wrong.reward == 0.0
 
 
-def test_functions_that_come_later_are_offered_with_the_request(checkers: Checkers) -> None:
-    task = read_tasks(checkers, ["multi_turn_miss_func"])[0]
+def test_functions_that_come_later_are_offered_with_the_request(checkers: Checkers, rows: Rows) -> None:
+    task = rows("multi_turn_miss_func")[0]
     (turn,) = task.row["missed_function"]
     (missed,) = {function["name"] for function in task.row["missed_function"][turn]}
     assert missed not in {tool["function"]["name"] for tool in task.tools}
     assert f'"name": "{missed}"' in task.request(int(turn))
 
 
-def test_a_call_that_is_begun_and_not_ended_is_wrong_and_no_action(checkers: Checkers) -> None:
-    task = read_tasks(checkers, ["irrelevance"])[0]
+def test_a_call_that_is_begun_and_not_ended_is_wrong_and_no_action(checkers: Checkers, rows: Rows) -> None:
+    task = rows("irrelevance")[0]
     rollout = rolled(["<tool_call>\n<function=f>"], task, checkers)
     assert (rollout.reward, rollout.parsed_actions) == (0.0, 0)
-    talk = read_tasks(checkers, ["multi_turn_base"])[0]
+    talk = rows("multi_turn_base")[0]
     rollout = rolled(["<tool_call>", *script_of(talk, reference(talk))], talk, checkers)
     assert rollout.turns[0].observation == FORMAT_ERROR
     assert rollout.reward == 1.0
 
 
-def test_what_is_no_function_of_the_row_is_answered_and_not_executed(checkers: Checkers) -> None:
-    task = read_tasks(checkers, ["multi_turn_base"])[0]
+def test_what_is_no_function_of_the_row_is_answered_and_not_executed(checkers: Checkers, rows: Rows) -> None:
+    task = rows("multi_turn_base")[0]
     stray = QWEN3_XML.render([Call("open", {"file": "/etc/passwd"})])
     rollout = rolled([stray, *script_of(task, reference(task))], task, checkers)
     assert rollout.turns[0].observation == "Error: no function is called so: open(file)"
     assert rollout.reward == 1.0
 
 
-def test_a_call_that_hangs_costs_its_own_episode_only(checkers: Checkers) -> None:
-    task = read_tasks(checkers, ["multi_turn_base"])[0]
+def test_a_call_that_hangs_costs_its_own_episode_only(checkers: Checkers, rows: Rows) -> None:
+    task = rows("multi_turn_base")[0]
     environment = MultiTurn(task, lambda: Checkers(timeout=0.001), SETTINGS.rules)
     environment.reset()
     outcome = environment.act(script_of(task, reference(task))[0], QWEN3_XML)
@@ -93,15 +94,15 @@ def test_a_call_that_hangs_costs_its_own_episode_only(checkers: Checkers) -> Non
     assert (outcome.done, outcome.reward, outcome.status) == (True, 0.0, "timeout")
 
 
-def test_what_the_package_cannot_judge_is_a_zero_under_its_own_name(checkers: Checkers) -> None:
-    task = read_tasks(checkers, ["simple_python"])[0]
+def test_what_the_package_cannot_judge_is_a_zero_under_its_own_name(checkers: Checkers, rows: Rows) -> None:
+    task = rows("simple_python")[0]
     task = replace(task, row={**task.row, "answer": []})
     rollout = rolled(script_of(task, [[Call("calculate_triangle_area", {"base": 1})]]), task, checkers)
     assert (rollout.reward, rollout.status) == (0.0, "broken")
 
 
-def test_a_trajectory_names_functions_and_arguments(checkers: Checkers) -> None:
-    task = read_tasks(checkers, ["parallel"])[0]
+def test_a_trajectory_names_functions_and_arguments(checkers: Checkers, rows: Rows) -> None:
+    task = rows("parallel")[0]
     document = to_atif(rolled(script_of(task, reference(task)), task, checkers))
     assert document["agent"]["tool_definitions"] == task.tools
     calls = document["steps"][-1]["tool_calls"]
