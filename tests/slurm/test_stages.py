@@ -82,3 +82,14 @@ def test_calibration_in_a_job(site: Path, tmp_path: Path) -> None:
         ("job calibrate-small-desk", "pass"),
     ]
     assert json.loads((run / "evidence.json").read_text())["figures"]["steps"] == 2
+
+
+def test_doctor_on_a_node(site: Path, tmp_path: Path) -> None:
+    """From a login node: the probes run in a job on a compute node, which says that it has no driver of GPUs."""
+    command = [sys.executable, "-m", "leonardo.cli", "doctor", "--node", "--site", str(site), "--out", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    verdict = json.loads((tmp_path / "doctor.json").read_text())
+    assert verdict["pins"]["node"] in ("node1", "node2"), done.stdout + done.stderr
+    found = {entry["id"]: entry["state"] for entry in verdict["figures"]["findings"]}
+    assert (found["slurm"], found["partitions"], found["clock"]) == ("ok", "ok", "ok")
+    assert (found["gpus"], done.returncode) == ("missing", 1)

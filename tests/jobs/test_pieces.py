@@ -1,0 +1,130 @@
+"""A job's folder, its main step, quotas and Slurm's words, where no Slurm is needed."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from leonardo.errors import InputError
+from leonardo.jobs import slurm
+from leonardo.jobs.arrive import missing, shortcomings
+from leonardo.jobs.folder import events, holder, note_job, read_plan, release, write_folder
+from leonardo.jobs.plan import JobPlan, Resources
+from leonardo.jobs.space import parse_quota
+from leonardo.jobs.step import code_of
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> JobPlan:
+    """A small job."""
+    asked = Resources("test", 1, 5, 1, 0.5, 0.1)
+    here = Path(sys.executable)
+    return JobPlan("small", "small", ("true",), tmp_path / "run", tmp_path, here, Path("/tmp"), asked)
+
+
+def test_a_folder_has_one_owner(plan: JobPlan) -> None:
+    """Who comes second is told whose it is; after its release it is free."""
+    script = write_folder(plan, "#!/bin/bash\n")
+    assert os.access(script, os.X_OK)
+    note_job(plan.folder, "17")
+    assert read_plan(plan.folder)["job"] == "17" and (holder(plan.folder) or {})["job"] == "17"
+    with pytest.raises(InputError, match="is held by job 17"):
+        write_folder(plan, "")
+    release(plan.folder)
+    assert holder(plan.folder) is None
+    write_folder(plan, "")
+
+
+def test_no_folder_of_a_job(tmp_path: Path) -> None:
+    """Says so, and names the file."""
+    with pytest.raises(InputError, match=r"is no job's folder \(job\.json cannot be read\)"):
+        read_plan(tmp_path)
+
+
+def test_an_event_that_was_cut_short_is_passed_over(tmp_path: Path) -> None:
+    """The node died while it wrote."""
+    whole = {"time": "t", "job": "1", "task": "", "restart": 0, "event": "started", "code": None}
+    (tmp_path / "events.jsonl").write_text(json.dumps(whole) + "\n" + json.dumps(whole)[:30])
+    assert [event.event for event in events(tmp_path)] == ["started"]
+
+
+@pytest.mark.parametrize(
+    ("program", "stop", "code"),
+    [
+        ("raise SystemExit(7)", False, 7),
+        ("import os; os.kill(os.getpid(), 9)", False, 137),
+        ("import time; time.sleep(60)", True, 143),
+    ],
+)
+def test_main_step(tmp_path: Path, program: str, stop: bool, code: int) -> None:
+    """Its exit code is the trainer's, noted for this start of this job and for no other."""
+    ended = tmp_path / "ended.json"
+    if stop:
+        (tmp_path / "stop").touch()
+    command = [sys.executable, "-m", "leonardo.jobs.step", "run", str(tmp_path / "stop"), str(ended), "--"]
+    environment = {**os.environ, "SLURM_JOB_ID": "5", "SLURM_RESTART_COUNT": "1"}
+    done = subprocess.run([*command, sys.executable, "-c", program], env=environment)
+    assert done.returncode == code and json.loads(ended.read_text())["asked_to_end"] == stop
+    said = [sys.executable, "-m", "leonardo.jobs.step", "ended", str(ended)]
+    assert subprocess.check_output(said, env=environment).decode().strip() == str(code)
+    assert subprocess.check_output(said, env={**environment, "SLURM_RESTART_COUNT": "2"}) == b""
+    assert code_of(tmp_path / "none.json") is None
+
+
+def test_a_trainer_that_cannot_be_started(tmp_path: Path) -> None:
+    """3: the machine's fault."""
+    command = [sys.executable, "-m", "leonardo.jobs.step", "run", str(tmp_path / "s"), str(tmp_path / "e"), "--", "/no"]
+    assert subprocess.run(command).returncode == 3
+
+
+def test_arrival(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is not there, what is empty, too long a name, too little space, too few GPUs: a line each."""
+    (tmp_path / "empty").mkdir()
+    needs = {str(tmp_path / "none"): "Bring it", str(tmp_path / "empty"): "Fill it", str(tmp_path): "fine"}
+    plan = {"needs": needs, "resources": {"tmp": 1e9, "gpus": 4}}
+    assert [line.rsplit("/", 1)[1] for line in missing(plan)] == [
+        "none is not there. Bring it",
+        "empty is empty. Fill it",
+    ]
+    assert "too long for sockets" in next(shortcomings(plan, Path("/tmp/" + "x" * 40)))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    scratch = Path(f"/tmp/l{os.getpid()}")
+    try:
+        space, gpus = shortcomings(plan, scratch)
+    finally:
+        scratch.rmdir()
+    assert "the job needs 1e+09" in space and gpus == "2 GPUs are visible, the job needs 4"
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("  /leonardo_work 1048576 0 3145728 - 900 0 1000 -\n", (2.0, 100)),
+        ("  /leonardo_work 4194304* 0 3145728 6d 900 0 0 -\n", (-1.0, None)),
+        ("  /leonardo_work 1048576 0 0 - 900 0 0 -\n", None),
+        ("nothing", None),
+    ],
+)
+def test_lustre_quota(text: str, left: tuple[float, float | None] | None) -> None:
+    """What is left of bytes and files; no limit is none."""
+    assert parse_quota(text) == left
+
+
+def test_states_of_both_of_slurms_forms() -> None:
+    """22.05 writes numbers, 23.11 objects and lists."""
+    old = {"job_id": 5, "job_state": "FAILED", "exit_code": 768, "array_job_id": 0, "array_task_id": None}
+    new = {
+        "job_id": 9,
+        "job_state": ["TIMEOUT"],
+        "exit_code": {"return_code": {"set": True, "number": 3}},
+        "array_job_id": {"set": True, "number": 7},
+        "array_task_id": {"set": True, "number": 2},
+        "restart_cnt": 1,
+        "state_reason": "None",
+        "nodes": "n1",
+    }
+    assert slurm._from_squeue(old) == slurm.State("5", "FAILED", "", 3)
+    assert slurm._from_squeue(new) == slurm.State("7_2", "TIMEOUT", "", 3, 1, "n1")
