@@ -49,23 +49,24 @@ def failing(figures: dict[str, Any]) -> set[str]:
     return {finding.criterion.figure for finding in apply(criteria, figures) if not finding.ok}
 
 
-def evaluated(policy: Path, prepare: Prepare, name: str) -> EvaluationRecord:
-    held_out = tasks(12, "held-out")
-    sampler = Sampler.load(policy)
-    roll: Any = partial(run_rollouts, sampler, make_backend=prepare(held_out), settings=CONFIG.episode)
-    return evaluate(roll, held_out, attempts=4, seed=7, pins={"driver": "test", "sampling": {}}, model=name)
+def evaluation(held_out: Sequence[Task], make_backend: MakeBackend, policy: Path, name: str) -> EvaluationRecord:
+    roll: Any = partial(run_rollouts, Sampler.load(policy), make_backend=make_backend, settings=CONFIG.episode)
+    return evaluate(roll, held_out, attempts=3, seed=7, pins={"driver": "test", "sampling": {}}, model=name)
 
 
-@pytest.mark.parametrize("shuffled", [False, True])
-def test_shuffled_rewards_fail_the_evaluation_and_nothing_else(run, arms_policy, prepare, tmp_path, shuffled):
-    figures = run(replace(LEARNING, faults=Faults(shuffled_rewards=shuffled)))
-    trained = evaluated(tmp_path / "run" / "policy", prepare, "trained")
-    difference = compare(evaluated(arms_policy, prepare, "base"), trained).difference
-    assert difference.interval is not None
-    figures |= {"difference_ci_low": difference.interval[0], "evaluated_pairs": difference.pairs}
-    assert failing(figures) == ({"difference_ci_low"} if shuffled else set()), difference
-    for record in read_records(tmp_path / "run" / "steps.jsonl"):
-        assert record.injected == (["shuffled_rewards=True"] if shuffled else [])
+def test_shuffled_rewards_fail_the_evaluation_and_nothing_else(run, arms_policy, prepare, tmp_path):
+    held_out = tasks(10, "held-out")
+    evaluated = partial(evaluation, held_out, prepare(held_out))
+    base = evaluated(arms_policy, "base")
+    for shuffled in (False, True):
+        figures = run(replace(LEARNING, faults=Faults(shuffled_rewards=shuffled)))
+        difference = compare(base, evaluated(tmp_path / "run" / "policy", "trained")).difference
+        assert difference.interval is not None
+        figures |= {"difference_ci_low": difference.interval[0], "evaluated_pairs": difference.pairs}
+        assert failing(figures) == ({"difference_ci_low"} if shuffled else set()), difference
+        for record in read_records(tmp_path / "run" / "steps.jsonl"):
+            assert record.injected == (["shuffled_rewards=True"] if shuffled else [])
+        (tmp_path / "run").rename(tmp_path / f"shuffled {shuffled}")
 
 
 def test_a_learning_rate_of_0_fails_the_update_criterion(run):
