@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -157,8 +158,9 @@ def test_node_failure(count: Count, place: Path) -> None:
             entry for entry in psutil.process_iter(["cmdline"]) if entry.info["cmdline"] == ["slurmd", "-D", "-N", node]
         )
         for process in [daemon, *daemon.parent().children(recursive=True)]:
-            process.kill()
-        (state,) = wait_for(job, ended)
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        (state,) = wait_for(job, ended, 120)
         assert (state.name, state.exit_code) == ("COMPLETED", 0)
         starts = counted(plan)["starts"]
         assert [start[2] == node for start in starts] == [True, False] and starts[1][0] > 5
