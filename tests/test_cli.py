@@ -70,7 +70,9 @@ def test_few_open_files_are_made_do_with(tmp_path: Path) -> None:
     out = tmp_path / "out"
     script = f"ulimit -n 64; exec {sys.executable} -m leonardo.cli doctor --out {out}"
     result = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, cwd=ROOT)
-    assert "limit" not in result.stdout
+    probes, _, drivers = result.stdout.partition("Drivers of sandboxes")
+    assert "limits: 64 open files" in probes
+    assert "limit" not in drivers and "yes" in drivers
     assert result.stderr == ""
 
 
