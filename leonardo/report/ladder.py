@@ -8,6 +8,7 @@ from leonardo.files import flat, write_atomic
 from leonardo.report.jinja import render
 from leonardo.report.values import FILTERS
 from leonardo.stages.climb import Rung
+from leonardo.stages.trainers import LIMITS
 
 
 def render_ladder(rungs: Sequence[Rung], entries: Sequence[Evidence], check: Check, page: Path) -> Path:
@@ -28,6 +29,7 @@ def render_ladder(rungs: Sequence[Rung], entries: Sequence[Evidence], check: Che
         rest=[rung for rung in rungs if rung.state != "passed"],
         top=top,
         pins=flat(top.entry.pins) if top and top.entry else {},
+        limits=[LIMITS[engine]] if top and top.entry and (engine := top.entry.pins.get("engine")) in LIMITS else [],
         stains=list(dict.fromkeys(stain for rung in rungs if rung.entry for stain in rung.entry.stains)),
         entries=list(enumerate(entries, 1)),
         check=check,

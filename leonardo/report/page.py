@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from leonardo.errors import FailureClass
 from leonardo.evaluation.records import EvaluationRecord, RateRecord
@@ -45,7 +45,6 @@ def render_page(run: Run, title: str, plots: list[Plot]) -> str:
     """The page as HTML text."""
     filters = FILTERS | {
         "interval": _interval,
-        "breakable": lambda name: escape(name).replace(".", Markup(".<wbr>")).replace("_", Markup("_<wbr>")),
         "svg": Markup,  # drawn by matplotlib from numbers and escaped names
     }
     by_name = {plot.name: plot for plot in plots}

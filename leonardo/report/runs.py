@@ -68,7 +68,7 @@ def _between(first: Run, second: Run) -> tuple[Comparison | None, str]:
     try:
         return compare(first.trained, second.trained), ""
     except InputError as error:
-        return None, error.what
+        return None, error.what.removeprefix("base and trained cannot be compared: ")
 
 
 def _criteria(first: Run, second: Run) -> list[dict[str, Any]]:

@@ -3,6 +3,8 @@
 import json
 from typing import Any
 
+from markupsafe import Markup, escape
+
 from leonardo.evaluation.verdict import interval_points, percent, points
 
 _LONG = 32
@@ -32,7 +34,13 @@ def short_text(value: Any) -> str:
     return text if len(text) <= 48 else f"{text[:45]}…"
 
 
+def breakable(name: str) -> Markup:
+    """A dotted name that may be broken after dots and before underscores."""
+    return escape(name).replace(".", Markup(".<wbr>")).replace("_", Markup("_<wbr>"))
+
+
 FILTERS = {
+    "breakable": breakable,
     "value": value_text,
     "short": short_text,
     "percent": percent,

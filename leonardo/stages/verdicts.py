@@ -45,7 +45,8 @@ def _plumbing(stage: Stage, figures: Mapping[str, Any]) -> str:
     if not lacking:
         return f" The criteria of {stage.signal} hold as well."
     first = lacking[0].sentence.removesuffix(f": {lacking[0].criterion.reason}")
-    more = f", and {len(lacking) - 1} more are not met" if len(lacking) > 1 else ""
+    others = ", ".join(finding.criterion.figure for finding in lacking[1:])
+    more = f"; nor is met: {others}" if others else ""
     return f" Plumbing evidence only: of the criteria of {stage.signal}, {first}{more}."
 
 
