@@ -73,7 +73,10 @@ def test_quilt_gives_the_same_tree(project: Path, tmp_path: Path) -> None:
 def versions(tree: Tree, stack: Stack) -> tuple[list[str], list[str]]:
     """Commits of upstream: those where a touched file has other content than at the pin, and those where none has."""
     pin = stack.lock.commit
-    branches = tree.git("for-each-ref", "--format=%(objectname)", "refs/remotes", "refs/heads").split()
+    heads = tree.git("for-each-ref", "--format=%(objectname) %(refname)", "refs/remotes", "refs/heads").splitlines()
+    named = (head.split() for head in heads)
+    # a checkout's own branch and its HEAD may have the stack already
+    branches = [commit for commit, name in named if "/leonardo/" not in name and not name.endswith("/HEAD")]
     # upstream's own changes of the files first, then what lies around them, the oldest (without the files) last
     changes = tree.git("log", "--format=%H", pin, "--", *stack.lock.files).split()
     history = tree.git("log", "--format=%H", pin).split()
