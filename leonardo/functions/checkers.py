@@ -35,7 +35,7 @@ def package_folder() -> Path:
 def package_pins() -> dict[str, str]:
     """What the installed package is: its version, and the digest of the lock. Raises InputError."""
     folder = package_folder()
-    versions = {entry.name: entry.version for entry in distributions(path=[str(folder)])}
+    versions = {entry.name.replace("_", "-"): entry.version for entry in distributions(path=[str(folder)])}
     return {"bfcl-eval": versions.get("bfcl-eval", "unknown"), "lock": sha256_file(folder / "lock.txt")}
 
 

@@ -179,7 +179,7 @@ def run_transfer(
                 )
                 for finding in findings
             ),
-            records=evidence.record_files(runs, sorted(run_folder.glob("*.json"))),
+            records=evidence.record_files(runs, _records(run_folder)),
         ),
     )
     return TransferOutcome(ok, sentence, stage, matrix, findings, run_folder)
@@ -293,3 +293,9 @@ class _Study:
         comparison.write(self.recipe.folder / f"comparison-{model}-{start}-{kind}.json")
         difference = comparison.difference
         return Effect(model, start, kind, comparison, self.stage.rule.judge(difference.interval, difference.pairs))
+
+
+def _records(run_folder: Path) -> list[Path]:
+    """What the cells left, which no later run of the same study writes differently."""
+    patterns = ("evaluation-*.json", "comparison-*.json", f"*/*/{STEPS_FILE}")
+    return sorted(path for pattern in patterns for path in run_folder.glob(pattern))

@@ -17,6 +17,10 @@ def test_the_package_is_asked_for_by_name_where_it_is_missing(monkeypatch: pytes
         opened.ask("rows", category="simple_python")
 
 
+def test_the_package_is_pinned(checkers: Checkers) -> None:
+    assert module.package_pins()["bfcl-eval"] == "2026.3.23"
+
+
 def test_nothing_of_ours_imports_the_package() -> None:
     code = "import sys, leonardo.functions.check; print([name for name in sys.modules if 'bfcl_eval' in name])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

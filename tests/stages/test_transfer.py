@@ -6,6 +6,7 @@ import pytest
 import yaml
 from rich.console import Console
 
+from leonardo import evidence
 from leonardo.errors import InputError
 from leonardo.evaluation import EvaluationRecord, TaskResult, compare
 from leonardo.functions.checkers import package_folder
@@ -131,8 +132,12 @@ def test_finished_cells_are_not_run_again(tmp_path: Path, tiny_root_archive: Pat
     assert not first.ok, "three steps of warm start pass nothing"
     page = render_transfer(first).read_text()
     assert first.stage.question.strip().split()[0] in page and "irrelevance" in page
-    (first.run_folder / "evaluation-desk-terminal-functions.json").unlink()
-    again = run()
-    verdict = yaml.safe_load((tmp_path / "out/transfer.json").read_text())
-    assert again.run_folder == first.run_folder and verdict["figures"]["cells_run"] == 1
-    assert again.matrix.figures(again.stage)["effects"] == first.matrix.figures(first.stage)["effects"]
+    for changed, ran in (("", 0), ("evaluation-desk-terminal-functions.json", 1)):
+        if changed:
+            (first.run_folder / changed).unlink()
+        again = run()
+        verdict = yaml.safe_load((tmp_path / "out/transfer.json").read_text())
+        assert again.run_folder == first.run_folder and verdict["figures"]["cells_run"] == ran
+        assert again.matrix.figures(again.stage)["effects"] == first.matrix.figures(first.stage)["effects"]
+        found = evidence.check(tmp_path / "runs" / evidence.LEDGER)
+        assert bool(found.faults) == bool(changed), "a cell that was made again is not the one that was entered"

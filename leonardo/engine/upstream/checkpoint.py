@@ -6,6 +6,7 @@ which no prompt ever reaches. Upstream's trainer saves the text model alone, und
 other families go as they are.
 """
 
+import json
 from pathlib import Path
 
 import torch
@@ -16,6 +17,7 @@ from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5ForConditionalGe
 
 from leonardo.engine.desk.policy import load_policy, save_policy, write_folder
 from leonardo.errors import InputError
+from leonardo.files import write_json
 
 NAME = "qwen3.5"
 """Stands in the folder's name: upstream tells by it that vLLM's names have ``language_model.`` in front."""
@@ -42,7 +44,7 @@ def to_upstream(policy: Path, place: Path) -> Path:
     """
     loaded = load_policy(policy)
     if loaded.model.config.model_type != _TEXT_MODEL:
-        return save_policy(place / "start", loaded.model.to(torch.bfloat16), loaded.tokenizer)
+        return _with_one_rope(save_policy(place / "start", loaded.model.to(torch.bfloat16), loaded.tokenizer))
     text = loaded.model.config.to_dict() | {"dtype": "bfloat16"}
     text.pop("_name_or_path", None)  # a path of this machine
     vocabulary = len(loaded.tokenizer)
@@ -90,3 +92,14 @@ def from_upstream(checkpoint: Path, target: Path) -> Path:
     return write_folder(target, fill)
 
 
+def _with_one_rope(folder: Path) -> Path:
+    """Write the rotary settings as the published OLMo 3 checkpoints and vLLM have them: one set, full attention's.
+
+    transformers writes a set for each kind of layer. vLLM gives sliding layers the same base without scaling.
+    """
+    path = folder / "config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    rope = config.get("rope_parameters") or {}
+    if set(rope) == {"full_attention", "sliding_attention"}:
+        write_json(path, config | {"rope_parameters": rope["full_attention"]})
+    return folder
