@@ -43,10 +43,21 @@ def transfer(
 def card(
     checkpoint: Annotated[Path, typer.Argument(help="A checkpoint's folder, inside its run's.")],
     runs: Annotated[Path, typer.Option(help="Folder with the ledger.")] = Path("runs"),
+    served: Annotated[
+        Path | None, typer.Option(help="Write the form that vLLM serves into this folder, in bfloat16, card included.")
+    ] = None,
 ) -> None:
     """A checkpoint's model card (README.md beside it), from the run's records and the ledger."""
     stay_local()
     from leonardo.evidence import LEDGER
+    from leonardo.files import write_atomic
     from leonardo.report.card import write_card
 
-    typer.echo(f"written: {write_card(checkpoint, runs / LEDGER)}")
+    written = write_card(checkpoint, runs / LEDGER)
+    typer.echo(f"written: {written}")
+    if served is not None:
+        from leonardo.engine.upstream.checkpoint import to_upstream
+
+        copy = to_upstream(checkpoint, served) / written.name
+        write_atomic(copy, written.read_text(encoding="utf-8"))
+        typer.echo(f"written: {copy.parent}")

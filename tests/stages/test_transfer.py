@@ -131,7 +131,9 @@ def test_finished_cells_are_not_run_again(tmp_path: Path, tiny_root_archive: Pat
     assert verdict["figures"]["cells_run"] == 8 and verdict["figures"]["cells_missing"] == 0
     assert not first.ok, "three steps of warm start pass nothing"
     page = render_transfer(first).read_text()
-    assert first.stage.question.strip().split()[0] in page and "irrelevance" in page
+    assert (
+        first.stage.question.strip().split()[0] in page and "irrelevance" in page and "signal_share, at least" in page
+    )
     for changed, ran in (("", 0), ("evaluation-desk-terminal-functions.json", 1)):
         if changed:
             (first.run_folder / changed).unlink()
