@@ -98,9 +98,9 @@ def test_it_is_trained_in_and_evaluated(arms_policy: Path, tmp_path: Path) -> No
         )  # fmt: skip
 
     base = measured(arms_policy, "base")
-    policy = train(replace(CONFIG, steps=4), arms_policy, say_tasks(), tmp_path / "run", SEED, worlds)
+    policy = train(replace(CONFIG, steps=10), arms_policy, say_tasks(), tmp_path / "run", SEED, worlds)
     figures = signal_figures(read_records(tmp_path / "run" / STEPS_FILE))
-    assert figures["updates"] == 4 and figures["nonzero_updates"] >= 2 and figures["signal_share"] >= 0.2
+    assert figures["updates"] == 10 and figures["nonzero_updates"] >= 2 and figures["signal_share"] >= 0.2
     assert figures["infrastructure_failures"] == 0 and figures["parsed_action_share"] > 0.5
     difference = compare(base, measured(policy, "trained")).difference
     assert difference.value is not None and difference.value > 0

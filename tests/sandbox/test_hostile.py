@@ -204,9 +204,9 @@ def test_an_inode_filler(attacker: ServedBackend, driver: NamespacesDriver) -> N
 
 @pytest.mark.usefixtures("bounded_by")
 def test_a_memory_hog_of_many_processes(attacker: ServedBackend) -> None:
-    hog = "x=$(head -c 60000000 /dev/zero | tr '\\0' x); sleep 20"
+    hog = "x=$(head -c 60000000 /dev/zero | tr '\\0' x); sleep 40"
     with pytest.raises(SandboxOOMError, match="memory"):
-        attacker.run_command(f"for i in $(seq 20); do ({hog}) & done; wait", timeout=30)
+        attacker.run_command(f"for i in $(seq 20); do ({hog}) & done; wait", timeout=60)
 
 
 @pytest.mark.usefixtures("bounded_by")
