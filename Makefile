@@ -59,7 +59,7 @@ pilot: setup ## Does training help on held-out tasks? Bounded, by a rule written
 	@$(STAGE) pilot
 
 report: setup ## Of the ladder; of a run: RUN=folder; of two runs: RUN=folder OTHER=folder
-	@$(LEONARDO) report $(RUN) $(OTHER)
+	@$(LEONARDO) report $(RUN) $(OTHER) $(LADDER)
 
 evidence: setup ## Verify the ledger: chain, entries, and the records that are still there
 	@$(LEONARDO) evidence verify
@@ -77,7 +77,7 @@ evaluate: setup ## Two evaluation records, paired by task: BASE=record TRAINED=r
 	@$(LEONARDO) evaluate compare "$(BASE)" "$(TRAINED)"
 
 doctor: setup ## What this machine allows: one line a driver, and what to do
-	@$(LEONARDO) doctor
+	@$(LEONARDO) doctor --site $(SITE)
 
 diagnose: setup ## One class for each row that fails, rung by rung, of a corpus with planted faults or of ROWS=file; N=300; goes on where it was
 	@$(LEONARDO) diagnose $(ROWS) --count $(N) --seed $(SEED) --site $(SITE) --driver $(DRIVER) --jobs $(JOBS)

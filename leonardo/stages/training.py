@@ -28,7 +28,7 @@ from leonardo.site import load_site
 from leonardo.stages.definition import Model, Stage, load_model, load_stage
 from leonardo.stages.demo import RECORDS as COMMON
 from leonardo.stages.demo import line_of
-from leonardo.stages.ladder import Opening, criteria_below, opening
+from leonardo.stages.ladder import GATES, Opening, criteria_below, opening
 from leonardo.stages.limits import RunLimits
 from leonardo.stages.pins import known_pins
 from leonardo.stages.recipe import Recipe, opened
@@ -172,9 +172,12 @@ def _open(stage: Stage, pins: Mapping[str, Any], asked: Asked, runs: Path) -> _B
     if found.open:
         return _Basis(found, "")
     if not asked.force:
+        same = f" --model {asked.model}" if asked.model else ""
+        below = f"leonardo stage run {stage.after} --engine {asked.engine}{same}"
+        run = "make gates" if stage.after == GATES else below
         raise InputError(
             f"{stage.name} is shut: {found.why}",
-            f"Run it first: make {stage.after}; or --force REASON, which stains this run and all that builds on it",
+            f"Run it first: {run}; or --force REASON, which stains this run and all that builds on it",
         )
     return _Basis(found, f"{stage.name} was forced although {found.why}: {asked.force}")
 
