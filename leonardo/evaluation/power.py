@@ -105,8 +105,10 @@ def tasks_needed(
     spread: Spread, difference: float, attempts: int, *, power: float = POWER, level: float = LEVEL
 ) -> int:
     """Tasks that show ``difference`` at a two-sided ``level`` with this ``power``; no fewer than a verdict takes."""
-    if not difference:
-        raise InputError("a difference of 0 cannot be shown", "Give the smallest difference that matters")
+    if not 1e-9 <= abs(difference) <= 2:  # NaN is neither; tables go to twice what was asked
+        raise InputError(f"a difference of {difference:g} cannot be shown", "Give one of 0.000001 to 1, such as 0.1")
+    if 0 < level < 1e-12:
+        raise InputError(f"a level of {level:g} is too small to be told from 0", "Give 0.000001 or more")
     if not 0 < power < 1 or not 0 < level < 1 or attempts < 1:
         raise InputError(
             f"power {power:g}, level {level:g}, {attempts} attempts", "0 < power, level < 1; attempts >= 1"

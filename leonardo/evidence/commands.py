@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from leonardo.errors import InputError
@@ -25,8 +26,8 @@ def show_command(ledger: Ledger = Path("runs")) -> None:
         verdict = entry.verdict if entry.verdict == "pass" else f"[red]{entry.verdict}[/red]"
         stain = " [red](stained)[/red]" if entry.stains else ""
         table.add_row(
-            str(number), entry.time[:16], entry.name, verdict + stain, str(entry.pins.get("engine", "")),
-            entry.site, entry.says,
+            str(number), escape(entry.time[:16]), escape(entry.name), verdict + stain,
+            escape(str(entry.pins.get("engine", ""))), escape(entry.site), escape(entry.says),
         )  # fmt: skip
     Console().print(table)
 

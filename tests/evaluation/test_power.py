@@ -101,3 +101,9 @@ def test_policies_that_never_vary_need_the_fewest_tasks_that_a_verdict_takes():
 def test_what_cannot_be_is_named(call, named):
     with pytest.raises(InputError, match=named):
         call()
+
+
+@pytest.mark.parametrize("difference", [float("nan"), 1e-200, 5.0])
+def test_absurd_differences_are_refused_in_a_line(difference: float) -> None:
+    with pytest.raises(InputError, match="cannot be shown"):
+        tasks_needed(Spread(0.2, 0.0, ""), difference, 1)

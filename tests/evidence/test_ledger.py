@@ -150,3 +150,13 @@ def test_an_edited_end_is_not_taken_for_an_interruption(tmp_path: Path) -> None:
         with pytest.raises(InputError, match="entry 2 was edited or removed"):
             append(ledger, entry("c"))
         assert ledger.read_bytes() == edited
+
+
+def test_brackets_in_an_entry_are_no_markup(tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    from leonardo.evidence.commands import evidence_app
+
+    append(tmp_path / "ledger.jsonl", Evidence(name="gates", verdict="fail", says="[/x]"))
+    shown = CliRunner().invoke(evidence_app, ["show", "--ledger", str(tmp_path)])
+    assert shown.exit_code == 0 and "[/x]" in shown.output
