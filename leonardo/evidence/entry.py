@@ -86,7 +86,10 @@ def canonical(values: dict[str, Any]) -> bytes:
 
 def parse(line: bytes) -> Evidence:
     """The entry of a line. Raises ValueError where it is none, or is not what its own digest names."""
-    values = json.loads(line)
+    try:
+        values = json.loads(line)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
     if not isinstance(values, dict):
         raise ValueError("it is no JSON object")
     entry = Evidence.model_validate_json(line)  # pydantic's error is a ValueError

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from leonardo.assets.commands import DriverName, First, Ids, IdsFile, Sample, Site
@@ -268,12 +269,13 @@ def published_command(
 def _show_comparison(comparison: "Comparison", console: Console) -> None:
     from leonardo.evaluation.verdict import percent, points
 
-    table = Table("tasks", "pairs", comparison.base_model, comparison.trained_model, "difference", "95 % interval", "p")
+    models = (escape(comparison.base_model), escape(comparison.trained_model))
+    table = Table("tasks", "pairs", *models, "difference", "95 % interval", "p")
     families = [(family.family, family) for family in comparison.families]
     for name, part in [("all", comparison), *(families if len(families) > 1 else ())]:
         difference = part.difference
         table.add_row(
-            name,
+            escape(name),
             str(difference.pairs),
             percent(part.base.value),
             percent(part.trained.value),

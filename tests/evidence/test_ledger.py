@@ -160,3 +160,9 @@ def test_brackets_in_an_entry_are_no_markup(tmp_path: Path) -> None:
     append(tmp_path / "ledger.jsonl", Evidence(name="gates", verdict="fail", says="[/x]"))
     shown = CliRunner().invoke(evidence_app, ["show", "--ledger", str(tmp_path)])
     assert shown.exit_code == 0 and "[/x]" in shown.output
+
+
+def test_a_line_that_is_nested_too_deeply_is_an_edit(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    path.write_bytes(b"[" * 100_000 + b"\n")
+    assert "nested too deeply" in str(check(path).faults[0])
