@@ -40,7 +40,7 @@ def read_settings(path: Path, kind: type[AnySettings], defaults: dict[str, Any] 
     example = "The other files in that folder are examples"
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"{path} is not YAML ({' '.join(str(error).split())[:200]})", "Mend it there") from error
     if not isinstance(values, dict):
         raise InputError(f"{path} holds no settings", example)

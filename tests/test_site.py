@@ -74,3 +74,9 @@ def test_the_node_s_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert load_site("desk").node_cache is None
     monkeypatch.setenv("LEONARDO_NODE_CACHE", "/scratch/me")
     assert load_site(tmp_path / "site.yaml").node_cache == load_site("desk").node_cache == Path("/scratch/me")
+
+
+def test_settings_nested_too_deeply_are_refused_in_a_line(tmp_path: Path) -> None:
+    (tmp_path / "deep.yaml").write_text("a: " + "[" * 3000)
+    with pytest.raises(InputError, match="is not YAML"):
+        load_site(tmp_path / "deep.yaml")

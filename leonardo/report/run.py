@@ -84,7 +84,8 @@ def total(steps: Sequence[StepMapping], name: str) -> int:
 
 
 def _read_steps(path: Path) -> tuple[list[StepMapping], str]:
-    lines = [(number, line) for number, line in enumerate(path.read_text().splitlines(), start=1) if line.strip()]
+    words = path.read_text(errors="replace").splitlines()  # a line that is no text is no record
+    lines = [(number, line) for number, line in enumerate(words, 1) if line.strip()]
     steps: list[StepMapping] = []
     for number, line in lines:
         try:
