@@ -1,9 +1,10 @@
 """The files of an evaluation: records of one model, the comparison of two, and what a run says of itself."""
 
+from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, field_validator, model_validator
 
 from leonardo.errors import InputError
 from leonardo.files import write_json
@@ -66,6 +67,15 @@ class EvaluationRecord(Record):
     failures_by_class: dict[str, int] = {}
     seconds: float
     trajectories: str = ""
+
+    @field_validator("tasks")
+    @classmethod
+    def _each_once(cls, tasks: list[TaskResult]) -> list[TaskResult]:
+        """A task that is there twice would count twice, and make every interval too narrow."""
+        for task_id, count in Counter(task.task_id for task in tasks).items():
+            if count > 1:
+                raise ValueError(f"task {task_id} is there {count} times")
+        return tasks
 
 
 class RateRecord(Record):

@@ -1,5 +1,6 @@
 """``leonardo launch ...``: stages as jobs of a cluster."""
 
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -259,6 +260,9 @@ def _choices(site: str, engine: str, seed: int, account: str, qos: str, pool: st
 
     if engine not in ("", "desk", "upstream"):
         raise InputError(f"no engine {engine}", "Engines: desk, upstream")
+    for option, value in {"account": account, "qos": qos, "pool": pool}.items():
+        if not re.fullmatch(r"[\w.-]*", value, re.ASCII):  # it goes into the job's script
+            raise InputError(f"--{option} {value!r} is no name", "Letters, digits, and the signs _ . -")
     own = engine or "desk"
     return Choices(own, seed, account, qos, pool, minutes, shape, _place(site)), engine == ""  # type: ignore[arg-type]
 

@@ -186,3 +186,12 @@ def test_comparison_refuses_other_seeds_or_tasks_even_where_the_pins_agree():
         compare(base, trained.model_copy(update={"tasks": [reseeded, *trained.tasks[1:]]}))
     with pytest.raises(InputError, match="task a1 differs, present against absent"):
         compare(base, trained.model_copy(update={"tasks": trained.tasks[1:]}))
+
+
+def test_a_task_that_is_there_twice_is_refused() -> None:
+    task = {"task_id": "t", "family": "", "attempts": [1], "seeds": [0]}
+    record = {"model": "m", "pins": {}, "pass_rate": 1.0, "pass_rate_ci": None}
+    record |= {"infrastructure_failures": 0, "seconds": 0.0}
+    EvaluationRecord.model_validate(record | {"tasks": [task]})
+    with pytest.raises(ValueError, match="task t is there 2 times"):
+        EvaluationRecord.model_validate(record | {"tasks": [task, task]})

@@ -6,8 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from leonardo.errors import InputError
 from leonardo.jobs.render import render
+from leonardo.stages.launch_commands import launch_app
 from tests.jobs.shipped import GOLDEN, VARIABLES, golden, plans
 
 
@@ -48,3 +51,10 @@ def test_what_every_script_holds() -> None:
             assert wanted in script, (plan.name, wanted)
         assert "scratch=/tmp/l$SLURM_JOB_ID" not in script.replace("scratch=/tmp/l$SLURM_JOB_ID #", "")
         assert f"--output={plan.folder}/slurm-" in script
+
+
+@pytest.mark.parametrize("option", ["--account", "--qos", "--pool"])
+def test_what_is_no_name_does_not_get_into_a_script(option: str) -> None:
+    result = CliRunner().invoke(launch_app, ["render", "smoke", "--site", "leonardo", option, "a\n#SBATCH --nodes=9"])
+    assert isinstance(result.exception, InputError) and "is no name" in str(result.exception)
+    assert "SBATCH" not in result.stdout
