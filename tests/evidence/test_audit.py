@@ -95,7 +95,7 @@ def test_ledgers_of_before_are_readable_and_go_on(path: Path, tmp_path: Path) ->
     assert check(copy).ok
     append(copy, Evidence(name="pilot", verdict="fail"))
     assert check(copy).ok
-    copy.write_bytes(copy.read_bytes().replace(b'"updates": ', b'"updates":  ', 1))
+    copy.write_bytes(copy.read_bytes().replace(b'"verdict": ', b'"verdict":  ', 1))
     assert [fault.entry for fault in check(copy).faults] == [1]
 
 
