@@ -80,11 +80,12 @@ def _options(plan: JobPlan) -> Iterator[str]:
 
 
 def _lines(plan: JobPlan) -> Iterator[str]:
-    """The command, one option with its values a line."""
-    line: list[str] = []
+    """The command, one option with its values a line, by name: whoever looks for an option finds it."""
+    lines: list[list[str]] = [[]]
     for word in plan.command:
-        if word.startswith("--") and line:
-            yield " ".join(line)
-            line = []
-        line.append('"$shard"' if plan.array and word == SHARD else shlex.quote(word))
-    yield " ".join(line)
+        if word.startswith("--") and lines[-1]:
+            lines.append([])
+        lines[-1].append('"$shard"' if plan.array and word == SHARD else shlex.quote(word))
+    program, *options = lines
+    yield " ".join(program)
+    yield from (" ".join(option) for option in sorted(options, key=lambda option: option[0]))

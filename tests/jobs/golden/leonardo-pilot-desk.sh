@@ -81,10 +81,10 @@ srun --ntasks=1 --nodes=1 --cpus-per-task=4 \
   "$python" -m leonardo.jobs.step run "$scratch/stop" "$run/ended$task.json" -- \
   /leonardo_work/project/tmax-leonardo/code/.venv/bin/python -m leonardo.cli stage run pilot \
   --engine desk \
-  --seed 1 \
-  --site leonardo \
+  --out /leonardo_work/project/tmax-leonardo/runs/pilot-job-20260101T000000/out \
   --runs /leonardo_work/project/tmax-leonardo/runs \
-  --out /leonardo_work/project/tmax-leonardo/runs/pilot-job-20260101T000000/out &
+  --seed 1 \
+  --site leonardo &
 step=$!
 wait "$step"
 code=$?

@@ -82,10 +82,10 @@ srun --ntasks=1 --nodes=1 --cpus-per-task=16 \
   "$python" -m leonardo.jobs.step run "$scratch/stop" "$run/ended$task.json" -- \
   /leonardo_work/project/tmax-leonardo/code/.venv/bin/python -m leonardo.cli stage run pilot \
   --engine upstream \
+  --out /leonardo_work/project/tmax-leonardo/runs/pilot-job-20260101T000000/out \
+  --runs /leonardo_work/project/tmax-leonardo/runs \
   --seed 1 \
   --site leonardo \
-  --runs /leonardo_work/project/tmax-leonardo/runs \
-  --out /leonardo_work/project/tmax-leonardo/runs/pilot-job-20260101T000000/out \
   --upstream /leonardo_work/project/tmax-leonardo/code/upstream \
   --upstream-python /leonardo_work/project/tmax-leonardo/code/.venv-upstream/bin/python &
 step=$!
