@@ -80,7 +80,7 @@ def _options(plan: JobPlan) -> Iterator[str]:
 
 
 def _lines(plan: JobPlan) -> Iterator[str]:
-    """The command, one option with its values a line, by name: whoever looks for an option finds it."""
+    """The command, two options with their values a line, by name: whoever looks for an option finds it."""
     lines: list[list[str]] = [[]]
     for word in plan.command:
         if word.startswith("--") and lines[-1]:
@@ -88,4 +88,5 @@ def _lines(plan: JobPlan) -> Iterator[str]:
         lines[-1].append('"$shard"' if plan.array and word == SHARD else shlex.quote(word))
     program, *options = lines
     yield " ".join(program)
-    yield from (" ".join(option) for option in sorted(options, key=lambda option: option[0]))
+    ordered = sorted(options, key=lambda option: option[0])
+    yield from (" ".join(sum(ordered[at : at + 2], [])) for at in range(0, len(ordered), 2))

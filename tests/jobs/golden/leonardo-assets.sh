@@ -80,10 +80,8 @@ srun --ntasks=1 --ntasks-per-node=1 --cpus-per-task=8 --kill-on-bad-exit=1 \
 srun --ntasks=1 --nodes=1 --cpus-per-task=8 \
   "$python" -m leonardo.jobs.step run "$scratch/stop" "$run/ended$task.json" -- \
   /leonardo_work/project/tmax-leonardo/code/.venv/bin/python -m leonardo.cli assets build /leonardo_work/project/tmax-leonardo/data/rows.jsonl \
-  --jobs 8 \
-  --offline \
-  --out /leonardo_work/project/tmax-leonardo/runs/assets-job-20260101T000000/out \
-  --shard "$shard" \
+  --jobs 8 --offline \
+  --out /leonardo_work/project/tmax-leonardo/runs/assets-job-20260101T000000/out --shard "$shard" \
   --site leonardo &
 step=$!
 wait "$step"

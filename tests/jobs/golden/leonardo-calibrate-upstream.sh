@@ -81,12 +81,9 @@ srun --ntasks=1 --ntasks-per-node=1 --cpus-per-task=16 --kill-on-bad-exit=1 \
 srun --ntasks=1 --nodes=1 --cpus-per-task=16 \
   "$python" -m leonardo.jobs.step run "$scratch/stop" "$run/ended$task.json" -- \
   /leonardo_work/project/tmax-leonardo/code/.venv/bin/python -m leonardo.cli stage run calibrate \
-  --engine upstream \
-  --out /leonardo_work/project/tmax-leonardo/runs/calibrate-job-20260101T000000/out \
-  --runs /leonardo_work/project/tmax-leonardo/runs \
-  --seed 1 \
-  --site leonardo \
-  --upstream /leonardo_work/project/tmax-leonardo/code/upstream \
+  --engine upstream --out /leonardo_work/project/tmax-leonardo/runs/calibrate-job-20260101T000000/out \
+  --runs /leonardo_work/project/tmax-leonardo/runs --seed 1 \
+  --site leonardo --upstream /leonardo_work/project/tmax-leonardo/code/upstream \
   --upstream-python /leonardo_work/project/tmax-leonardo/code/.venv-upstream/bin/python &
 step=$!
 wait "$step"

@@ -110,68 +110,37 @@ srun --ntasks=16 --ntasks-per-node=1 --cpus-per-task=32 --gpus-per-task=4 --cpu-
   --num-cpus=24 --num-gpus=4 -- \
   "$python" -m leonardo.jobs.step run "$scratch/stop" "$run/ended$task.json" -- \
   /leonardo_work/project/tmax-leonardo/code/.venv-upstream/bin/python /leonardo_work/project/tmax-leonardo/code/upstream/training/open-instruct/open_instruct/grpo_fast.py \
-  --active_sampling True \
-  --advantage_normalization_type centered \
-  --async_steps 4 \
-  --attn_implementation flash_2 \
-  --backend_timeout 1200 \
-  --beta 0.0 \
-  --checkpoint_state_dir /leonardo_work/project/tmax-leonardo/runs/reproduce-job-20260101T000000/state \
-  --checkpoint_state_freq 10 \
-  --dataset_mixer_list /leonardo_work/project/tmax-leonardo/data/tmax-15k/dataset 1.0 \
-  --dataset_mixer_list_splits train \
-  --deepspeed_stage 3 \
-  --deepspeed_zpg 4 \
-  --dppo_divergence_threshold 0.1 \
-  --dppo_divergence_type tv \
-  --exp_name run \
-  --gradient_checkpointing True \
-  --inflight_updates True \
-  --keep_last_n_checkpoints 3 \
-  --learning_rate 1e-06 \
-  --liger_grpo_loss_chunk_size 8 \
-  --lm_head_fp32 True \
-  --load_ref_policy False \
-  --local_eval_every 10 \
-  --loss_fn dppo \
-  --lr_scheduler_type constant \
-  --max_prompt_token_length 2048 \
-  --max_steps 64 \
-  --model_name_or_path /leonardo_work/project/tmax-leonardo/models/Qwen3.5-9B \
-  --num_epochs 1 \
-  --num_learners_per_node 4 4 4 4 \
-  --num_samples_per_prompt_rollout 32 \
-  --num_unique_prompts_rollout 8 \
-  --output_dir /leonardo_work/project/tmax-leonardo/runs/reproduce-job-20260101T000000/checkpoint \
-  --pack_length 67584 \
-  --per_device_train_batch_size 1 \
-  --per_turn_max_tokens 16384 \
-  --pool_size 512 \
-  --push_to_hub False \
-  --response_length 65536 \
-  --rollouts_save_path /leonardo_work/project/tmax-leonardo/runs/reproduce-job-20260101T000000/rollouts \
-  --save_freq 20 \
-  --save_traces True \
-  --save_trainer_logprobs True \
-  --seed 1 \
-  --sequence_parallel_size 4 \
-  --system_prompt_override_file /leonardo_work/project/tmax-leonardo/data/tmax-15k/system-prompt.txt \
-  --temperature 1.0 \
-  --tool_configs '{"backend": "prepared", "task_data_dir": "/leonardo_work/project/tmax-leonardo/data/tmax-15k/task-data", "timeout": 120, "test_timeout": 120}' \
-  --tool_parser_type vllm_qwen3_xml \
-  --tools swerl_vanillux_sandbox \
-  --total_episodes 128000 \
-  --truncated_importance_sampling_ratio_cap 0.0 \
-  --try_auto_save_to_beaker False \
-  --try_launch_beaker_eval_jobs_on_weka False \
-  --use_liger_grpo_loss True \
-  --use_vllm_logprobs True \
-  --verification_reward 1.0 \
-  --vllm_attention_backend FLASH_ATTN \
-  --vllm_enable_prefix_caching True \
-  --vllm_gdn_prefill_backend triton \
-  --vllm_num_engines 48 \
-  --vllm_tensor_parallel_size 1 \
+  --active_sampling True --advantage_normalization_type centered \
+  --async_steps 4 --attn_implementation flash_2 \
+  --backend_timeout 1200 --beta 0.0 \
+  --checkpoint_state_dir /leonardo_work/project/tmax-leonardo/runs/reproduce-job-20260101T000000/state --checkpoint_state_freq 10 \
+  --dataset_mixer_list /leonardo_work/project/tmax-leonardo/data/tmax-15k/dataset 1.0 --dataset_mixer_list_splits train \
+  --deepspeed_stage 3 --deepspeed_zpg 4 \
+  --dppo_divergence_threshold 0.1 --dppo_divergence_type tv \
+  --exp_name run --gradient_checkpointing True \
+  --inflight_updates True --keep_last_n_checkpoints 3 \
+  --learning_rate 1e-06 --liger_grpo_loss_chunk_size 8 \
+  --lm_head_fp32 True --load_ref_policy False \
+  --local_eval_every 10 --loss_fn dppo \
+  --lr_scheduler_type constant --max_prompt_token_length 2048 \
+  --max_steps 64 --model_name_or_path /leonardo_work/project/tmax-leonardo/models/Qwen3.5-9B \
+  --num_epochs 1 --num_learners_per_node 4 4 4 4 \
+  --num_samples_per_prompt_rollout 32 --num_unique_prompts_rollout 8 \
+  --output_dir /leonardo_work/project/tmax-leonardo/runs/reproduce-job-20260101T000000/checkpoint --pack_length 67584 \
+  --per_device_train_batch_size 1 --per_turn_max_tokens 16384 \
+  --pool_size 512 --push_to_hub False \
+  --response_length 65536 --rollouts_save_path /leonardo_work/project/tmax-leonardo/runs/reproduce-job-20260101T000000/rollouts \
+  --save_freq 20 --save_traces True \
+  --save_trainer_logprobs True --seed 1 \
+  --sequence_parallel_size 4 --system_prompt_override_file /leonardo_work/project/tmax-leonardo/data/tmax-15k/system-prompt.txt \
+  --temperature 1.0 --tool_configs '{"backend": "prepared", "task_data_dir": "/leonardo_work/project/tmax-leonardo/data/tmax-15k/task-data", "timeout": 120, "test_timeout": 120}' \
+  --tool_parser_type vllm_qwen3_xml --tools swerl_vanillux_sandbox \
+  --total_episodes 128000 --truncated_importance_sampling_ratio_cap 0.0 \
+  --try_auto_save_to_beaker False --try_launch_beaker_eval_jobs_on_weka False \
+  --use_liger_grpo_loss True --use_vllm_logprobs True \
+  --verification_reward 1.0 --vllm_attention_backend FLASH_ATTN \
+  --vllm_enable_prefix_caching True --vllm_gdn_prefill_backend triton \
+  --vllm_num_engines 48 --vllm_tensor_parallel_size 1 \
   --with_tracking False &
 step=$!
 wait "$step"

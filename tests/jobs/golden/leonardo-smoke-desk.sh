@@ -80,10 +80,8 @@ srun --ntasks=1 --ntasks-per-node=1 --cpus-per-task=4 --kill-on-bad-exit=1 \
 srun --ntasks=1 --nodes=1 --cpus-per-task=4 \
   "$python" -m leonardo.jobs.step run "$scratch/stop" "$run/ended$task.json" -- \
   /leonardo_work/project/tmax-leonardo/code/.venv/bin/python -m leonardo.cli stage run smoke \
-  --engine desk \
-  --out /leonardo_work/project/tmax-leonardo/runs/smoke-job-20260101T000000/out \
-  --runs /leonardo_work/project/tmax-leonardo/runs \
-  --seed 1 \
+  --engine desk --out /leonardo_work/project/tmax-leonardo/runs/smoke-job-20260101T000000/out \
+  --runs /leonardo_work/project/tmax-leonardo/runs --seed 1 \
   --site leonardo &
 step=$!
 wait "$step"
