@@ -88,5 +88,5 @@ def _lines(plan: JobPlan) -> Iterator[str]:
         lines[-1].append('"$shard"' if plan.array and word == SHARD else shlex.quote(word))
     program, *options = lines
     yield " ".join(program)
-    ordered = sorted(options, key=lambda option: option[0])
-    yield from (" ".join(sum(ordered[at : at + 2], [])) for at in range(0, len(ordered), 2))
+    ordered = [" ".join(option) for option in sorted(options, key=lambda option: option[0])]
+    yield from (" ".join(ordered[at : at + 2]) for at in range(0, len(ordered), 2))
