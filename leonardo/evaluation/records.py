@@ -12,8 +12,16 @@ from leonardo.files import write_json
 Reward = Annotated[int, Field(ge=0, le=1)] | None
 """The verifier's 0 or 1; ``None`` where the infrastructure failed."""
 
+Share = Annotated[float, Field(ge=0, le=1)]
+Count = Annotated[int, Field(ge=0)]
+Pins = Annotated[dict[str, JsonValue], Field(min_length=1)]
+"""What a figure was measured under; without any, nothing could be told to be comparable."""
+
 Ends = tuple[float, float] | None
-"""Low and high end of a 95 % interval; ``None`` where there is none."""
+"""Low and high end of a 95 % interval of a difference; ``None`` where there is none."""
+
+RateEnds = tuple[Share, Share] | None
+"""The same of a rate."""
 
 
 class Record(BaseModel):
@@ -59,13 +67,13 @@ class EvaluationRecord(Record):
 
     model: str
     weights: str = ""
-    pins: dict[str, JsonValue]
+    pins: Pins
     tasks: list[TaskResult]
-    pass_rate: float | None
-    pass_rate_ci: Ends
-    infrastructure_failures: int
-    failures_by_class: dict[str, int] = {}
-    seconds: float
+    pass_rate: Share | None
+    pass_rate_ci: RateEnds
+    infrastructure_failures: Count
+    failures_by_class: dict[str, Count] = {}
+    seconds: Annotated[float, Field(ge=0)]
     trajectories: str = ""
 
     @field_validator("tasks")
@@ -81,11 +89,11 @@ class EvaluationRecord(Record):
 class RateRecord(Record):
     """A pass rate, see :class:`leonardo.evaluation.statistics.Rate`."""
 
-    value: float | None
-    interval: Ends
-    tasks: int
-    attempts: int
-    excluded: int
+    value: Share | None
+    interval: RateEnds
+    tasks: Count
+    attempts: Count
+    excluded: Count
 
 
 class DifferenceRecord(Record):
@@ -123,7 +131,7 @@ class Comparison(Record):
 
     base_model: str
     trained_model: str
-    pins: dict[str, JsonValue]
+    pins: Pins
     base: RateRecord
     trained: RateRecord
     difference: DifferenceRecord

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from leonardo.errors import InputError
-from leonardo.evidence.entry import FIRST, Evidence, parse
+from leonardo.evidence.entry import FIRST, Evidence, RecordFile, parse
 from leonardo.evidence.ledger import (
     EDITED,
     Lines,
@@ -15,6 +15,9 @@ from leonardo.evidence.ledger import (
     whole_but_for_its_end,
 )
 from leonardo.files import sha256_bytes, sha256_file
+
+_LONG = 200
+"""Characters of a record's path that are shown."""
 
 
 @dataclass(frozen=True)
@@ -80,11 +83,15 @@ def require_whole(path: Path) -> None:
 
 def changed_records(entry: Evidence, folder: Path) -> list[str]:
     """The records of an entry that are there and are not what they were; ``folder`` is the ledger's."""
-    return [
-        record.path
-        for record in entry.records
-        if (folder / record.path).is_file() and sha256_file(folder / record.path) != record.sha256
-    ]
+    return [record.path for record in entry.records if _rehashed(record, folder) not in (None, record.sha256)]
+
+
+def _rehashed(record: RecordFile, folder: Path) -> str | None:
+    """The hash of a record now; None where it is not there, or no path that can be read here."""
+    try:
+        return sha256_file(folder / record.path)
+    except (OSError, ValueError):  # ValueError: a path with a zero byte
+        return None
 
 
 def _check_link(found: Check, number: int, entry: Evidence, previous: str, last: Evidence | None) -> None:
@@ -102,12 +109,17 @@ def _check_link(found: Check, number: int, entry: Evidence, previous: str, last:
 
 
 def _check_records(found: Check, number: int, entry: Evidence, folder: Path) -> None:
-    gone = [record.path for record in entry.records if not (folder / record.path).is_file()]
+    gone = []
+    for record in entry.records:
+        now = _rehashed(record, folder)
+        name = record.path if len(record.path) <= _LONG else f"{record.path[:_LONG]}..."
+        if now is None:
+            gone.append(name)
+        elif now != record.sha256:
+            found.faults.append(Fault(number, f"its record {name} was changed"))
     found.records += len(entry.records) - len(gone)
     if gone:
-        found.notes.append(f"entry {number}: not there any more and not rehashed: {', '.join(gone)}")
-    for name in changed_records(entry, folder):
-        found.faults.append(Fault(number, f"its record {name} was changed"))
+        found.notes.append(f"entry {number}: not there, or not readable, and not rehashed: {', '.join(gone)}")
 
 
 def _check_end(found: Check, path: Path, lines: Lines) -> None:

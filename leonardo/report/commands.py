@@ -18,6 +18,9 @@ PROJECT = Path(__file__).parents[2]
 TREE, PYTHON = PROJECT / "upstream", PROJECT / ".venv-upstream/bin/python"
 """Where upstream's checkout and its Python are, unless said otherwise."""
 
+OUT = Path("out")
+"""Folder of pages that belong to no one run."""
+
 stage_app = typer.Typer(name="stage", help="The ladder: a stage opens on a pass of the one before, with the same pins.")
 
 Engine = Annotated[str, typer.Option(help="desk, or upstream (upstream's trainer in its own environment).")]
@@ -110,7 +113,7 @@ def plan_command(
 def report_command(
     run: Annotated[Path | None, typer.Argument(help="A run folder; by default the whole ladder.")] = None,
     other: Annotated[Path | None, typer.Argument(help="Another one, to compare it with.")] = None,
-    out: Annotated[Path, typer.Option(help="Folder for pages of more than one run.")] = Path("out"),
+    out: Annotated[Path | None, typer.Option(help="Folder of the page: a run's own, else out, if not given.")] = None,
     engine: Engine = "desk",
     seed: Seed = 1,
     site: Site = "desk",
@@ -128,16 +131,16 @@ def report_command(
     from leonardo.stages.climb import rungs
 
     if run is not None and other is not None:
-        page = render_two(run, other, out / "runs.html")
+        page = render_two(run, other, (out or OUT) / "runs.html")
     elif run is not None:
-        page = render_report(run, read_run(run).facts.name or run.name)
+        page = render_report(run, read_run(run).facts.name or run.name, out)
     else:
         ledger = runs / evidence.LEDGER
         check = evidence.check(ledger)
         # where the ledger was edited, entries cannot be relied upon: the page then shows what is wrong, and no more
         asked = _request("", engine, seed, site, driver, upstream, upstream_python)
         found = rungs(asked, runs) if check.ok else []
-        page = render_ladder(found, evidence.read(ledger) if check.ok else [], check, out / "ladder.html")
+        page = render_ladder(found, evidence.read(ledger) if check.ok else [], check, (out or OUT) / "ladder.html")
         if not check.ok:
             typer.echo(f"NOT OK: the ledger was edited: {check.faults[0]}")
     typer.echo(f"report: {page}")

@@ -21,22 +21,26 @@ PAGE, PLOTS = "index.html", "plots"
 FAILURE_WORDS = {entry.value: entry.meaning for entry in FailureClass} | {"no-rollout": "the rollout did not come back"}
 
 
-def render_report(run_folder: Path, title: str) -> Path:
-    """Write ``index.html`` and ``plots/*.png`` into ``run_folder`` from what the run has recorded so far.
+def render_report(run_folder: Path, title: str, out: Path | None = None) -> Path:
+    """Write ``index.html`` and ``plots/*.png`` from what the run has recorded so far.
 
     Missing parts are named on the page. See :mod:`leonardo.report.run` for the files.
 
+    Args:
+        out: folder of the page; the run's own if not given.
+
     Raises:
-        InputError: if the folder does not exist, or a file in it is not what its name says.
+        InputError: if the folder does not exist or holds no record, or a file in it is not what its name says.
     """
     run = read_run(run_folder)
+    out = out or run_folder
     plots = [*step_plots(run.steps), family_plot(run.comparison), sandbox_plot(run.steps)]
     for plot in plots:
         if plot.png:
-            write_atomic(run_folder / PLOTS / f"{plot.name}.png", plot.png)
+            write_atomic(out / PLOTS / f"{plot.name}.png", plot.png)
         else:
-            (run_folder / PLOTS / f"{plot.name}.png").unlink(missing_ok=True)
-    page = run_folder / PAGE
+            (out / PLOTS / f"{plot.name}.png").unlink(missing_ok=True)
+    page = out / PAGE
     write_atomic(page, render_page(run, title, plots))
     return page
 

@@ -31,10 +31,13 @@ def read_run(folder: Path) -> Run:
     """Read a run folder. A missing file is noted, not an error; so is a last step record that was cut short.
 
     Raises:
-        InputError: if the folder does not exist, or a file in it is not what its name says.
+        InputError: if the folder does not exist or holds none of the files, or one is not what its name says.
     """
     if not folder.is_dir():
         raise InputError(f"{folder}: no such run folder", "Name a folder that a run has written")
+    files = (STEPS, FACTS, COMPARISON, EVALUATION_BASE, EVALUATION_TRAINED)
+    if not any((folder / file).exists() for file in files):
+        raise InputError(f"{folder} holds no record of a run", f"One of these has to be there: {', '.join(files)}")
     run = Run()
     if (folder / STEPS).exists():
         run.steps, cut = _read_steps(folder / STEPS)

@@ -37,11 +37,14 @@ def compare_command(
     from leonardo.evaluation.comparability import reasons
     from leonardo.evaluation.compare import compare
     from leonardo.evaluation.judgement import criteria_json, figures_of, load_criteria
+    from leonardo.evaluation.published import load_published
     from leonardo.evaluation.records import EvaluationRecord, read_record
     from leonardo.files import write_verdict
     from leonardo.gates.criteria import apply
 
     console = Console()
+    if published:
+        load_published().benchmark(published)  # a column that is none is refused before anything is written
     records = [read_record(path, EvaluationRecord) for path in (base, trained)]
     if differ := reasons(*records):
         raise InputError(

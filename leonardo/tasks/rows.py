@@ -49,7 +49,8 @@ def read_tasks(
     """Read tasks, in the order of their rows.
 
     Args:
-        source: a JSONL or Parquet file, a folder of them, or the id of a hub data set (``owner/name``).
+        source: a JSONL or Parquet file, a folder of them, or the id of a hub data set (``owner/name``), a string; a
+            ``Path`` is always local.
         revision: the commit, tag or branch of a hub data set; asked for, so that a run can be repeated.
         split: the split of a hub data set, or of a folder whose files are named by split (``train-00000.parquet``);
             files that name no split are ``train``.
@@ -94,10 +95,10 @@ def _read_rows(source: str | Path, revision: str | None, split: str) -> Iterator
     if path.exists():
         for file in _files(path, split):
             yield from _read_file(file)
-    elif _HUB_ID.fullmatch(str(source)) and not path.suffix:
-        yield from _read_hub(str(source), revision, split)
+    elif isinstance(source, str) and _HUB_ID.fullmatch(source) and not path.suffix:
+        yield from _read_hub(source, revision, split)
     else:
-        raise InputError(f"No rows at {source}", "Give a JSONL or Parquet file, a folder, or owner/name on the hub")
+        raise InputError(f"No rows at {source}", "Give a JSONL or Parquet file, or a folder of them")
 
 
 def _files(path: Path, split: str) -> list[Path]:

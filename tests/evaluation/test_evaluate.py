@@ -4,9 +4,11 @@ import json
 from dataclasses import dataclass
 
 import pytest
+from typer.testing import CliRunner
 
 from leonardo.errors import FailureClass, InputError
 from leonardo.evaluation import EvaluationRecord, attempt_seed, compare, evaluate, read_record
+from leonardo.stages.evaluate import evaluate_app
 from leonardo.tasks.task import Task
 
 PINS = {"driver": "namespaces", "sampling": {"temperature": 1.0, "top_p": 1.0}}
@@ -190,8 +192,41 @@ def test_comparison_refuses_other_seeds_or_tasks_even_where_the_pins_agree():
 
 def test_a_task_that_is_there_twice_is_refused() -> None:
     task = {"task_id": "t", "family": "", "attempts": [1], "seeds": [0]}
-    record = {"model": "m", "pins": {}, "pass_rate": 1.0, "pass_rate_ci": None}
+    record = {"model": "m", "pins": {"driver": "d"}, "pass_rate": 1.0, "pass_rate_ci": None}
     record |= {"infrastructure_failures": 0, "seconds": 0.0}
     EvaluationRecord.model_validate(record | {"tasks": [task]})
     with pytest.raises(ValueError, match="task t is there 2 times"):
         EvaluationRecord.model_validate(record | {"tasks": [task, task]})
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"pins": {}}, "pins: Dictionary should have at least 1 item"),
+        ({"pass_rate": 7}, "pass_rate: Input should be less than or equal to 1"),
+        ({"pass_rate_ci": [-0.2, 1.0]}, "pass_rate_ci.0: Input should be greater than or equal to 0"),
+        ({"infrastructure_failures": -1}, "infrastructure_failures: Input should be greater"),
+        ({"failures_by_class": {"runtime": -3}}, "failures_by_class.runtime: Input should be greater"),
+        ({"seconds": -1.0}, "seconds: Input should be greater"),
+    ],
+)
+def test_values_that_no_evaluation_has_are_refused_by_file_and_field(tmp_path, changes, named):
+    path = tmp_path / "evaluation-base.json"
+    made().write(path)
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    with pytest.raises(InputError) as caught:
+        read_record(path, EvaluationRecord)
+    assert f"{path}: not a valid EvaluationRecord: {named}" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_column_that_was_not_published_is_refused_before_anything_is_written(tmp_path):
+    for name in ("base", "trained"):
+        made().write(tmp_path / f"{name}.json")
+    records = [str(tmp_path / f"{name}.json") for name in ("base", "trained")]
+    result = CliRunner().invoke(
+        evaluate_app, ["compare", *records, "--published", "nonsuch", "--out", str(tmp_path / "out")]
+    )
+    assert isinstance(result.exception, InputError)
+    assert "nonsuch" in str(result.exception)
+    assert not (tmp_path / "out").exists()

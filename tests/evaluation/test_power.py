@@ -17,7 +17,13 @@ def record(rewards: numpy.ndarray, model: str = "m") -> EvaluationRecord:
         for number, row in enumerate(rewards.tolist())
     ]
     return EvaluationRecord(
-        model=model, pins={}, tasks=tasks, pass_rate=0, pass_rate_ci=None, infrastructure_failures=0, seconds=0
+        model=model,
+        pins={"driver": "d"},
+        tasks=tasks,
+        pass_rate=0,
+        pass_rate_ci=None,
+        infrastructure_failures=0,
+        seconds=0,
     )
 
 

@@ -9,7 +9,7 @@ from leonardo.evaluation.records import EvaluationRecord
 
 
 def record(**changes):
-    fields = {"model": "m", "pins": {}, "tasks": [], "pass_rate": 0.5, "pass_rate_ci": None}
+    fields = {"model": "m", "pins": {"driver": "d"}, "tasks": [], "pass_rate": 0.5, "pass_rate_ci": None}
     return EvaluationRecord(**fields | {"infrastructure_failures": 0, "seconds": 1} | changes)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from leonardo.errors import InputError
-from leonardo.evidence import Evidence, append, check, read, record_files, require_whole
+from leonardo.evidence import Evidence, RecordFile, append, check, read, record_files, require_whole
 from leonardo.evidence.explain import explain
 from leonardo.evidence.ledger import head_path
 from leonardo.files import write_atomic
@@ -120,3 +120,13 @@ def test_an_entry_in_words(ledger: Path) -> None:
 
 def read_one(line: bytes) -> Evidence:
     return Evidence.model_validate_json(line)
+
+
+@pytest.mark.parametrize("name", ["r" * 5000, "a/" * 2500 + "steps.jsonl", "steps\0.jsonl"])
+def test_a_record_whose_path_no_system_has_is_a_line(tmp_path: Path, name: str) -> None:
+    ledger = tmp_path / "ledger.jsonl"
+    append(ledger, Evidence(name="smoke", verdict="pass", records=(RecordFile(path=name, sha256="0" * 64),)))
+    found = check(ledger)
+    assert found.ok and found.records == 0
+    (note,) = found.notes
+    assert "not rehashed" in note and len(note) < 300

@@ -35,8 +35,8 @@ def runs(tmp_path: Path) -> Path:
     for name, weights, passed in (("mine", digest_of_weights(model.state_dict()), 1), ("other", "0" * 64, 0)):
         tasks = [TaskResult(task_id=f"t{number}", family="f", attempts=[passed], seeds=[1]) for number in range(4)]
         EvaluationRecord(
-            model=name, weights=weights, pins={}, tasks=tasks, pass_rate=float(passed), pass_rate_ci=(0.5, 1.0),
-            infrastructure_failures=0, seconds=1.0,
+            model=name, weights=weights, pins={"driver": "d"}, tasks=tasks, pass_rate=float(passed),
+            pass_rate_ci=(0.5, 1.0), infrastructure_failures=0, seconds=1.0,
         ).write(run / f"evaluation-{name}.json")  # fmt: skip
     ledger = tmp_path / "runs" / evidence.LEDGER
     evidence.append(ledger, evidence.Evidence(name="other", verdict="fail", pins={"seed": 2}))

@@ -7,9 +7,11 @@ from html.parser import HTMLParser
 
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
+from leonardo.cli import app
 from leonardo.errors import InputError
-from leonardo.evaluation import Comparison, compare, read_record
+from leonardo.evaluation import Comparison, RunFacts, compare, read_record
 from leonardo.report.claims import not_proven, proven
 from leonardo.report.figure import Plot
 from leonardo.report.page import render_page, render_report
@@ -122,10 +124,27 @@ def test_a_run_with_only_steps_says_what_is_missing(synthetic, tmp_path):
     assert {path.stem for path in (tmp_path / "plots").iterdir()} == PLOTS - {"families"}
 
 
-def test_an_empty_run_still_gives_a_page(tmp_path):
+def test_a_run_that_has_just_begun_gives_a_page(tmp_path):
+    RunFacts(name="begun").write(tmp_path / "run.json")
     page = rendered(tmp_path)
     assert "no training step was recorded" in page.text.lower()
     assert "Nothing yet." in page.text
+
+
+def test_a_folder_without_a_record_is_refused_and_nothing_written(tmp_path):
+    result = CliRunner().invoke(app, ["report", str(tmp_path)])
+    assert result.exit_code == InputError.exit_code
+    assert not [*tmp_path.iterdir()]
+    with pytest.raises(InputError, match="holds no record of a run"):
+        render_report(tmp_path, "Run")
+
+
+def test_the_page_goes_where_it_is_told_to(full_run, tmp_path):
+    before = {path: path.stat().st_mtime_ns for path in full_run.rglob("*")}
+    result = CliRunner().invoke(app, ["report", str(full_run), "--out", str(tmp_path / "page")])
+    assert result.output == f"report: {tmp_path / 'page/index.html'}\n"
+    assert {path.stem for path in (tmp_path / "page/plots").iterdir()} == PLOTS
+    assert {path: path.stat().st_mtime_ns for path in full_run.rglob("*")} == before
 
 
 def test_a_run_of_zero_rewards_is_called_plumbing_and_never_learning(synthetic, tmp_path):

@@ -22,7 +22,7 @@ STAGE = LAUNCH / "studies/transfer.yaml"
 def evaluation(name: str, passing: int, tasks: int = 60) -> EvaluationRecord:
     return EvaluationRecord(
         model=name,
-        pins={},
+        pins={"driver": "d"},
         tasks=[
             TaskResult(task_id=f"t{number}", family="f", attempts=[int(number < passing)], seeds=[1])
             for number in range(tasks)

@@ -111,8 +111,9 @@ def test_an_id_used_twice_is_refused(tmp_path: Path) -> None:
 
 
 def test_sources_that_are_none(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(InputError, match="No rows at"):
-        read_tasks(tmp_path / "absent.jsonl")
+    for absent in (tmp_path / "absent.jsonl", Path("owner/rows")):  # a path, as commands give it, is never of the hub
+        with pytest.raises(InputError, match=r"No rows at .* Give a JSONL or Parquet file, or a folder of them$"):
+            read_tasks(absent)
     (tmp_path / "rows.csv").write_text("a,b\n")
     with pytest.raises(InputError, match="neither JSONL nor Parquet"):
         read_tasks(tmp_path / "rows.csv")
