@@ -51,6 +51,10 @@ def shortcomings(plan: dict[str, Any], scratch: Path) -> Iterator[str]:
 def main(arguments: list[str]) -> int:
     """Entry point."""
     plan = json.loads(Path(arguments[0]).read_bytes())
+    if compiled := os.environ.get("TORCH_EXTENSIONS_DIR"):
+        from leonardo.engine.upstream.own import remove_stale_locks
+
+        remove_stale_locks(Path(compiled))
     lacking, short = list(missing(plan)), list(shortcomings(plan, Path(arguments[1])))
     for line in (*lacking, *short):
         print(f"{socket.gethostname()}: {line}", file=sys.stderr)

@@ -56,6 +56,8 @@ def write_folder(plan: JobPlan, script: str) -> Path:
     _take(plan.folder)
     write_json(plan.folder / PLAN, plan.as_json())
     write_atomic(plan.folder / ENVIRONMENT, "".join(f"{line}\n" for line in packages()))
+    for name, text in plan.files.items():
+        write_atomic(plan.folder / name, text)
     path = plan.folder / SCRIPT
     write_atomic(path, script)
     path.chmod(0o755)

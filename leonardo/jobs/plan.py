@@ -52,6 +52,7 @@ class JobPlan:
         set_up: lines of shell at the start.
         environment: variables, beside those that every job has.
         needs: files and folders that must be there on every node, with what to do where one is not.
+        files: what lies in the folder before it starts: name -> text.
         array: number of tasks of an array; 0 for a single job.
         restarts: how often it may be queued again.
         grace: seconds before the limit at which it is told to save.
@@ -70,6 +71,7 @@ class JobPlan:
     set_up: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     needs: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
     array: int = 0
     restarts: int = 3
     grace: int = 300

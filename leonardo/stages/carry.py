@@ -56,7 +56,7 @@ def unbundle_command(
 ) -> None:
     """Verify every file of a bundle, then put each where the site looks for it."""
     from leonardo.site import load_site
-    from leonardo.stages.launch import cluster_of
+    from leonardo.stages.launch_choices import cluster_of
 
     settings = load_site(site)
     shared = cluster_of(settings).roots.shared

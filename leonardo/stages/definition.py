@@ -146,6 +146,16 @@ class Model(Settings):
     parameters: float = Field(default=0.0, ge=0)
     shapes: dict[str, Shape] = {}
 
+    def parser(self) -> tuple[str, dict[str, Any]]:
+        """The name of its tool-call parser in upstream, and what upstream has to be told of it (nothing where listed).
+
+        See :mod:`leonardo.hooks.parsers`.
+        """
+        if self.tool_parser:
+            return self.tool_parser, {}
+        family = load_family(self.family)
+        return family.name, {family.name: family.upstream_entry("brief")}
+
 
 def load_stage(name: str | Path) -> Stage:
     """Read a stage: a name in ``launch/stages`` or a path. Raises InputError that names file and setting."""

@@ -145,7 +145,8 @@ def assets(
     from leonardo.jobs.folder import name_folder
     from leonardo.jobs.render import render as render_plan
     from leonardo.site import load_site
-    from leonardo.stages.launch import cluster_of, plan_assets
+    from leonardo.stages.launch import plan_assets
+    from leonardo.stages.launch_choices import cluster_of
 
     chosen = _choices(site, "desk", 1, account, qos, pool, minutes, "")
     settings = load_site(site)
@@ -256,7 +257,7 @@ launch_app.command("data")(data_command)
 
 
 def _choices(site: str, engine: str, seed: int, account: str, qos: str, pool: str, minutes: int, shape: str) -> "Any":
-    from leonardo.stages.launch import Choices
+    from leonardo.stages.launch_choices import Choices
 
     if engine not in ("", "desk", "upstream"):
         raise InputError(f"no engine {engine}", "Engines: desk, upstream")
@@ -282,7 +283,9 @@ def _ready(
     from leonardo.jobs.render import render as render_plan
     from leonardo.site import load_site
     from leonardo.stages.definition import load_model, load_stage
-    from leonardo.stages.launch import cluster_of, plan_stage, trainer_of
+    from leonardo.stages.launch import plan_stage
+    from leonardo.stages.launch_choices import cluster_of
+    from leonardo.stages.launch_trainer import trainer_of
 
     choices, free = chosen
     if folder is not None and len(stages) > 1:
@@ -303,7 +306,7 @@ def _ready(
 
 def _check(ready: _Ready) -> "list[Finding]":
     from leonardo.jobs.check import check as check_plan
-    from leonardo.stages.launch import cluster_of
+    from leonardo.stages.launch_choices import cluster_of
 
     cluster = cluster_of(ready.site)
     return check_plan(ready.plan, cluster, cluster.pool(ready.pool), ready.script, ready.trainer)

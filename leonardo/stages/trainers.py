@@ -17,7 +17,6 @@ from leonardo.errors import InputError, NotFiniteError
 from leonardo.gates.steps import StepRecord
 from leonardo.hooks.sandbox import SCHEME, SITE_VARIABLE
 from leonardo.hooks.sources import find
-from leonardo.rollout.families import load_family
 from leonardo.site import CACHE_VARIABLE, Site
 from leonardo.stages.definition import Model, Stage
 from leonardo.stages.recipe import Recipe
@@ -134,13 +133,12 @@ def _updates_of(stage: Stage) -> int:
 
 
 def _upstream_run(stage: Stage, model: Model, site: Site, place: UpstreamPlace) -> UpstreamRun:
-    family = load_family(model.family)
-    parsers = {} if model.tool_parser else {family.name: family.upstream_entry("brief")}
-    parser = model.tool_parser or family.name
+    parser, parsers = model.parser()
     return UpstreamRun(
-        flags={**site.upstream.flags, **model.upstream, **stage.upstream, "tool_parser_type": parser},
+        flags={**site.upstream.flags, **model.upstream, **stage.upstream},
         environment=site.upstream.environment,
         ray=site.upstream.ray,
+        parser=parser,
         parsers=parsers,
         episode=stage.episode_settings(),
         python=place.python.absolute(),

@@ -11,7 +11,8 @@ from leonardo.settings import LAUNCH
 from leonardo.site import load_site
 from leonardo.stages.definition import load_model
 from leonardo.stages.ladder import ladder
-from leonardo.stages.launch import Choices, plan_assets, plan_stage
+from leonardo.stages.launch import plan_assets, plan_stage
+from leonardo.stages.launch_choices import Choices
 
 GOLDEN = Path(__file__).parent / "golden"
 WORK = Path("/leonardo_work/project/tmax-leonardo")

@@ -1,5 +1,6 @@
 """Sites, stages and models as data: what ships is whole, and what is wrong is named."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,8 @@ from leonardo.jobs.arithmetic import learner_memory, memory_findings, node_findi
 from leonardo.settings import LAUNCH
 from leonardo.site import load_site
 from leonardo.stages.definition import load_model, load_stage
-from leonardo.stages.launch import Choices, plan_stage
+from leonardo.stages.launch import plan_stage
+from leonardo.stages.launch_choices import Choices
 from tests.jobs.shipped import models
 
 
@@ -97,3 +99,31 @@ def test_model_without_a_shape() -> None:
     with pytest.raises(InputError, match=r"has no shape for H800\. It has: A100-64GB"):
         choices = Choices(engine="upstream", shape="H800")
         plan_stage(load_stage("reproduce"), load_model("qwen35_9b"), load_site("leonardo"), Path("/r/x"), choices)
+
+
+@pytest.mark.parametrize("flag", ["seed", "tool_parser_type", "checkpoint_state_dir"])
+def test_a_flag_that_the_launcher_sets_is_refused(flag: str) -> None:
+    """As the engine's adapter refuses it: who writes it into a file would believe that it counts."""
+    stage = load_stage("reproduce")
+    wrong = stage.model_copy(update={"upstream": {**stage.upstream, flag: "mine"}})
+    with pytest.raises(InputError, match=f"{flag} is set by the engine adapter"):
+        plan_stage(wrong, load_model(stage.model), load_site("leonardo"), Path("/runs/x"), Choices(engine="upstream"))
+
+
+def test_a_model_with_a_template_of_ours_brings_its_parser_and_its_bounds() -> None:
+    """Upstream does not list it: the job's folder holds its entry. An episode's bounds are in the model's tokens."""
+    model = load_model("qwen35_2b").model_copy(update={"tool_parser": "", "episode": {"turn_tokens": 77}})
+    plan = plan_stage(load_stage("reproduce"), model, load_site("leonardo"), Path("/r/x"), Choices(engine="upstream"))
+    words = list(plan.command)
+    assert words[words.index("--tool_parser_type") + 1] in json.loads(plan.files["parsers.json"])
+    assert words[words.index("--per_turn_max_tokens") + 1] == "77"
+    assert plan.environment["LEONARDO_TOOL_PARSERS"] == "/r/x/parsers.json"
+
+
+def test_a_run_whose_state_is_not_saved_names_no_folder_for_it() -> None:
+    """Upstream refuses one."""
+    stage = load_stage("reproduce")
+    without = stage.model_copy(update={"upstream": {**stage.upstream, "checkpoint_state_freq": -1}})
+    choices = Choices(engine="upstream")
+    plan = plan_stage(without, load_model(stage.model), load_site("leonardo"), Path("/r/x"), choices)
+    assert "--checkpoint_state_dir" not in plan.command

@@ -1,6 +1,6 @@
 """The adapter's flags against the real trainer's sources."""
 
-from leonardo.engine.upstream.engine import _OWN
+from leonardo.engine.upstream.own import OWN
 from leonardo.engine.upstream.flags import command_line, known_flags
 from leonardo.settings import LAUNCH
 from leonardo.site import load_site
@@ -9,7 +9,7 @@ from leonardo.stages.definition import load_model, load_stage
 
 def test_every_flag_of_the_shipped_files_and_of_the_adapter_is_one_of_the_trainers(upstream):
     known = known_flags(upstream.path)
-    assert set(_OWN) <= known
+    assert OWN <= known
     for stage in map(load_stage, (LAUNCH / "stages").glob("*.yaml")):
         for site in map(load_site, (LAUNCH / "sites").glob("*.yaml")):
             assert command_line({**site.upstream.flags, **load_model(stage.model).upstream, **stage.upstream}, known)

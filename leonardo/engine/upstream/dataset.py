@@ -37,6 +37,11 @@ class Dataset:
     system_prompt: Path
 
 
+def dataset_in(place: Path) -> Dataset:
+    """The data set that was written below ``place``."""
+    return Dataset(place / "dataset", place / "task-data", place / "system-prompt.txt")
+
+
 def write_dataset(place: Path, tasks: Sequence[Task], images: Mapping[str, str], max_steps: int) -> Dataset:
     """Write ``tasks`` below ``place``.
 
@@ -59,7 +64,7 @@ def write_dataset(place: Path, tasks: Sequence[Task], images: Mapping[str, str],
         }
         for task in tasks
     ]
-    dataset = Dataset(place / "dataset", place / "task-data", place / "system-prompt.txt")
+    dataset = dataset_in(place)
     write_atomic(dataset.folder / "train.jsonl", "".join(f"{json.dumps(row)}\n" for row in rows))
     write_atomic(dataset.folder / "README.md", _CARD)
     write_atomic(dataset.system_prompt, SYSTEM_PROMPT)

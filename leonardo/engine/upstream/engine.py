@@ -13,13 +13,24 @@ from typing import Any
 
 from leonardo.engine.outcome import TrainingOutcome
 from leonardo.engine.upstream.checkpoint import from_upstream, to_upstream
-from leonardo.engine.upstream.dataset import ENVIRONMENT, write_dataset
-from leonardo.engine.upstream.flags import PACKAGE, TRAINER, command_line, known_flags
+from leonardo.engine.upstream.dataset import write_dataset
+from leonardo.engine.upstream.flags import TRAINER, command_line, known_flags
+from leonardo.engine.upstream.own import (
+    CHECKPOINT,
+    PARSERS,
+    extensions,
+    own_environment,
+    own_flags,
+    remove_stale_locks,
+    require_not_own,
+    saves_state,
+)
 from leonardo.engine.upstream.supervisor import Outcome, Plan
 from leonardo.engine.upstream.symptoms import classify
 from leonardo.errors import InputError
 from leonardo.files import write_json
 from leonardo.gates.steps import StepRecord, read_records
+from leonardo.hooks.paths import LONGEST_SCRATCH, SCRATCH
 from leonardo.overlay.stack import read_stack, unpatched
 from leonardo.rollout.episodes import EpisodeSettings
 from leonardo.tasks.task import Task
@@ -33,9 +44,6 @@ _COMPLETE = ".checkpoint_complete"
 _LOOK = 1.0
 """Seconds between looks at a run."""
 
-_LONGEST_COMPILATION = 900.0
-"""Seconds after which a lock on a compilation is taken to be left over."""
-
 _NOT_INHERITED = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "RAY_ADDRESS", "TMPDIR")
 
 
@@ -47,7 +55,7 @@ class UpstreamRun:
         flags: of the stage, the model and the site; what the adapter sets itself is refused in them.
         environment: variables of the site.
         ray: ``ray start``'s options of the site: name -> value.
-        parsers: tool-call parsers of the model that upstream does not list (see ``leonardo.hooks.parsers``).
+        parser: of the model's tool calls; ``parsers``: those that upstream does not list (``leonardo.hooks.parsers``).
         episode: bounds of an episode.
         python: of upstream's environment.
         tree: upstream's checkout, with the patch stack on it.
@@ -59,6 +67,7 @@ class UpstreamRun:
     flags: Mapping[str, Any]
     environment: Mapping[str, str]
     ray: Mapping[str, Any]
+    parser: str
     parsers: Mapping[str, Any]
     episode: EpisodeSettings
     python: Path
@@ -81,8 +90,7 @@ def require_runnable(run: UpstreamRun) -> frozenset[str]:
         raise InputError(f"upstream's environment is missing ({run.python})", "Make it: make upstream-env")
     known = known_flags(run.tree)
     command_line(run.flags, known)
-    if own := sorted(set(run.flags) & set(_OWN)):
-        raise InputError(f"{', '.join(own)} is set by the engine adapter", "Remove it from the stage or model file")
+    require_not_own(run.flags)
     if missing := unpatched(read_stack(PROJECT / "patches"), run.tree):
         raise InputError(f"the patch stack is not on {run.tree} ({missing[0]})", "Put it there: make apply-patches")
     return known
@@ -117,8 +125,8 @@ def train(
     run_folder = run_folder.absolute()
     if (run_folder / STEPS_FILE).exists():
         raise InputError(f"{run_folder} holds a run already", "Name another run folder")
-    scratch = Path(tempfile.mkdtemp(prefix="lr", dir="/tmp"))  # Ray's sockets: 107 characters at most
-    _remove_stale_locks(run.compiled)
+    scratch = Path(tempfile.mkdtemp(prefix="lr", dir=_place_of_scratch()))
+    remove_stale_locks(extensions(run.compiled))
     try:
         plan = _plan(run, known, policy, tasks, images, run_folder, scratch, seed, sandbox)
         write_json(run_folder / "plan.json", plan.model_dump(mode="json"))
@@ -141,25 +149,10 @@ def train(
     return _outcome(run_folder, stalled, stopped, time.monotonic() - started)
 
 
-_OWN = (
-    "model_name_or_path",
-    "dataset_mixer_list",
-    "dataset_mixer_list_splits",
-    "tools",
-    "tool_configs",
-    "system_prompt_override_file",
-    "output_dir",
-    "rollouts_save_path",
-    "dataset_local_cache_dir",
-    "seed",
-    "exp_name",
-    "max_steps",
-    "per_turn_max_tokens",
-    "push_to_hub",
-    "with_tracking",
-    "try_auto_save_to_beaker",
-    "try_launch_beaker_eval_jobs_on_weka",
-)
+def _place_of_scratch() -> str:
+    """Where the run's scratch folder is made: in a job's own, if that leaves room for the names of Ray's sockets."""
+    jobs = os.environ.get(SCRATCH, "")
+    return jobs if Path(jobs).is_dir() and 0 < len(os.fsencode(jobs)) <= LONGEST_SCRATCH - len("/lr12345678") else "/tmp"
 
 
 def _plan(
@@ -175,54 +168,16 @@ def _plan(
 ) -> Plan:
     model = to_upstream(policy, folder)
     dataset = write_dataset(folder / "data", tasks, images, run.episode.steps)
-    write_json(folder / "parsers.json", dict(run.parsers))
-    own: dict[str, Any] = {
-        "model_name_or_path": model,
-        "dataset_mixer_list": [dataset.folder, "1.0"],
-        "dataset_mixer_list_splits": ["train"],
-        "tools": [ENVIRONMENT],
-        "tool_configs": [
-            {
-                "backend": "prepared",
-                "task_data_dir": str(dataset.task_data),
-                "timeout": round(run.episode.command_timeout),
-                "test_timeout": round(run.episode.verifier_timeout),
-                "tool_call_format_error_feedback": True,
-            }
-        ],
-        "system_prompt_override_file": dataset.system_prompt,
-        "output_dir": folder / "checkpoint",
-        "rollouts_save_path": folder / "rollouts",
-        "dataset_local_cache_dir": folder / "dataset-cache",
-        "seed": seed,
-        "exp_name": "run",
-        "max_steps": run.episode.steps,
-        "per_turn_max_tokens": run.episode.turn_tokens,
-        "push_to_hub": False,
-        "with_tracking": False,
-        "try_auto_save_to_beaker": False,
-        "try_launch_beaker_eval_jobs_on_weka": False,
-    }
+    write_json(folder / PARSERS, dict(run.parsers))
+    own = own_flags(model, dataset, folder, run.episode, seed, run.parser, state=saves_state(run.flags))
     binaries = run.python.parent
     inherited = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
-    sites_modules = run.environment.get("PYTHONPATH", "")
     environment = {
         **inherited,
-        **run.environment,
+        **own_environment(run.tree, PROJECT, folder, run.compiled, run.environment),
         **sandbox,
         "PATH": f"{binaries}:{inherited.get('PATH', '/usr/bin:/bin')}",
-        "PYTHONPATH": ":".join(filter(None, (str(run.tree / PACKAGE.parent), str(PROJECT), sites_modules))),
-        "PYTHONUNBUFFERED": "1",
-        # what is compiled once serves later runs; everything else that is kept goes where LEONARDO_SCRATCH says
-        "TORCH_EXTENSIONS_DIR": str(run.compiled / "torch"),
-        "VLLM_CACHE_ROOT": str(run.compiled / "vllm"),
-        "LEONARDO_RUN": str(folder),
-        "LEONARDO_SCRATCH": str(scratch),
-        "LEONARDO_TOOL_PARSERS": str(folder / "parsers.json"),
-        "HF_HOME": str(folder / "hub"),
-        "HF_HUB_OFFLINE": "1",
-        "HF_DATASETS_OFFLINE": "1",
-        "RAY_USAGE_STATS_ENABLED": "0",
+        SCRATCH: str(scratch),
     }
     ray_options = [f"--{name}={value}" for name, value in run.ray.items()]
     return Plan(
@@ -238,13 +193,6 @@ def _plan(
         outcome=folder / OUTCOME,
         scratch=scratch,
     )
-
-
-def _remove_stale_locks(compiled: Path) -> None:
-    """A compilation that was killed leaves its lock, for which the next one would wait for ever."""
-    for lock in compiled.glob("torch/**/lock"):
-        if time.time() - lock.stat().st_mtime > _LONGEST_COMPILATION:
-            lock.unlink(missing_ok=True)
 
 
 def _watch(
@@ -280,9 +228,7 @@ def _outcome(folder: Path, stalled: str, stopped: bool, seconds: float) -> Train
         code = 0  # it ended as it was asked to
     reason = stalled or ended.reason or ("" if code == 0 else classify(folder / LOG, code))
     # the last one, and those on the way, which lie one folder deeper
-    marks = [mark for depth in ("*", "*/*") for mark in (folder / "checkpoint").glob(f"{depth}/{_COMPLETE}")]
+    marks = [mark for depth in ("*", "*/*") for mark in (folder / CHECKPOINT).glob(f"{depth}/{_COMPLETE}")]
     saved = sorted(marks, key=lambda mark: mark.stat().st_mtime)
     policy = from_upstream(saved[-1].parent, folder / "policy") if saved else None
     return TrainingOutcome(policy, code, reason, tuple(ended.leftovers), round(seconds, 1))
-
-

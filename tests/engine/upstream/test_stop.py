@@ -17,7 +17,7 @@ from tests.gates.test_signal import record
 def test_the_watch_ends_with_the_step_that_is_the_last(tmp_path: Path) -> None:
     for step in (1, 2, 3):
         append_record(tmp_path / engine.STEPS_FILE, record(step))
-    run = engine.UpstreamRun({}, {}, {}, {}, EpisodeSettings(), tmp_path, tmp_path, tmp_path)
+    run = engine.UpstreamRun({}, {}, {}, "", {}, EpisodeSettings(), tmp_path, tmp_path, tmp_path)
     seen: list[int] = []
     with subprocess.Popen(["sleep", "30"]) as process:
         found = engine._watch(process, run, tmp_path, lambda each: (seen.append(each.step), each.step == 2)[1])

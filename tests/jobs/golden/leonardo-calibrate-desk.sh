@@ -55,6 +55,7 @@ export TRANSFORMERS_OFFLINE=1
 export VLLM_DO_NOT_TRACK=1
 export WANDB_MODE=offline
 export LEONARDO_SCRATCH=$scratch TMPDIR=$scratch
+unset PYTHONHOME VIRTUAL_ENV RAY_ADDRESS # of the shell that submitted this
 
 cd "$project" || fail "$project is not there" 3
 event started

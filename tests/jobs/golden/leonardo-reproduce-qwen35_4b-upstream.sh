@@ -55,6 +55,7 @@ export LEONARDO_NODE_CACHE=/tmp/leonardo-layers
 export LEONARDO_RESERVED_CORES=8
 export LEONARDO_RUN=/leonardo_work/project/tmax-leonardo/runs/reproduce-job-20260101T000000
 export LEONARDO_SITE=leonardo
+export LEONARDO_TOOL_PARSERS=/leonardo_work/project/tmax-leonardo/runs/reproduce-job-20260101T000000/parsers.json
 export NCCL_SOCKET_IFNAME=ib0
 export OMP_NUM_THREADS=4
 export PYTHONNOUSERSITE=1
@@ -63,12 +64,15 @@ export PYTHONUNBUFFERED=1
 export PYTORCH_ALLOC_CONF=expandable_segments:True
 export RAY_USAGE_STATS_ENABLED=0
 export TOKENIZERS_PARALLELISM=false
+export TORCH_EXTENSIONS_DIR=/leonardo_work/project/tmax-leonardo/cache/upstream/torch
 export TRANSFORMERS_OFFLINE=1
 export VLLM_ALLOW_INSECURE_SERIALIZATION=1
+export VLLM_CACHE_ROOT=/leonardo_work/project/tmax-leonardo/cache/upstream/vllm
 export VLLM_DO_NOT_TRACK=1
 export VLLM_USE_FLASHINFER_SAMPLER=0
 export WANDB_MODE=offline
 export LEONARDO_SCRATCH=$scratch TMPDIR=$scratch
+unset PYTHONHOME VIRTUAL_ENV RAY_ADDRESS # of the shell that submitted this
 
 cd "$project" || fail "$project is not there" 3
 event started
@@ -114,34 +118,34 @@ srun --ntasks=8 --ntasks-per-node=1 --cpus-per-task=32 --gpus-per-task=4 --cpu-b
   --async_steps 4 --attn_implementation flash_2 \
   --backend_timeout 1200 --beta 0.0 \
   --checkpoint_state_dir /leonardo_work/project/tmax-leonardo/runs/reproduce-job-20260101T000000/state --checkpoint_state_freq 10 \
-  --dataset_mixer_list /leonardo_work/project/tmax-leonardo/data/tmax-15k/dataset 1.0 --dataset_mixer_list_splits train \
-  --deepspeed_stage 3 --deepspeed_zpg 4 \
-  --dppo_divergence_threshold 0.1 --dppo_divergence_type tv \
-  --exp_name run --gradient_checkpointing True \
-  --inflight_updates True --keep_last_n_checkpoints 3 \
-  --learning_rate 1e-06 --liger_grpo_loss_chunk_size 8 \
-  --lm_head_fp32 True --load_ref_policy False \
-  --local_eval_every 10 --loss_fn dppo \
-  --lr_scheduler_type constant --max_prompt_token_length 2048 \
-  --max_steps 64 --model_name_or_path /leonardo_work/project/tmax-leonardo/models/Qwen3.5-4B \
-  --num_epochs 1 --num_learners_per_node 4 4 4 4 \
-  --num_samples_per_prompt_rollout 32 --num_unique_prompts_rollout 8 \
-  --output_dir /leonardo_work/project/tmax-leonardo/runs/reproduce-job-20260101T000000/checkpoint --pack_length 67584 \
-  --per_device_train_batch_size 1 --per_turn_max_tokens 16384 \
-  --pool_size 512 --push_to_hub False \
-  --response_length 65536 --rollouts_save_path /leonardo_work/project/tmax-leonardo/runs/reproduce-job-20260101T000000/rollouts \
-  --save_freq 20 --save_traces True \
-  --save_trainer_logprobs True --seed 1 \
-  --sequence_parallel_size 4 --system_prompt_override_file /leonardo_work/project/tmax-leonardo/data/tmax-15k/system-prompt.txt \
-  --temperature 1.0 --tool_configs '{"backend": "prepared", "task_data_dir": "/leonardo_work/project/tmax-leonardo/data/tmax-15k/task-data", "timeout": 120, "test_timeout": 120}' \
-  --tool_parser_type vllm_qwen3_xml --tools swerl_vanillux_sandbox \
-  --total_episodes 128000 --truncated_importance_sampling_ratio_cap 0.0 \
-  --try_auto_save_to_beaker False --try_launch_beaker_eval_jobs_on_weka False \
-  --use_liger_grpo_loss True --use_vllm_logprobs True \
-  --verification_reward 1.0 --vllm_attention_backend FLASH_ATTN \
-  --vllm_enable_prefix_caching True --vllm_gdn_prefill_backend triton \
-  --vllm_num_engines 16 --vllm_tensor_parallel_size 1 \
-  --with_tracking False &
+  --dataset_local_cache_dir /leonardo_work/project/tmax-leonardo/runs/reproduce-job-20260101T000000/dataset-cache --dataset_mixer_list /leonardo_work/project/tmax-leonardo/data/tmax-15k/dataset 1.0 \
+  --dataset_mixer_list_splits train --deepspeed_stage 3 \
+  --deepspeed_zpg 4 --dppo_divergence_threshold 0.1 \
+  --dppo_divergence_type tv --exp_name run \
+  --gradient_checkpointing True --inflight_updates True \
+  --keep_last_n_checkpoints 3 --learning_rate 1e-06 \
+  --liger_grpo_loss_chunk_size 8 --lm_head_fp32 True \
+  --load_ref_policy False --local_eval_every 10 \
+  --loss_fn dppo --lr_scheduler_type constant \
+  --max_prompt_token_length 2048 --max_steps 64 \
+  --model_name_or_path /leonardo_work/project/tmax-leonardo/models/Qwen3.5-4B --num_epochs 1 \
+  --num_learners_per_node 4 4 4 4 --num_samples_per_prompt_rollout 32 \
+  --num_unique_prompts_rollout 8 --output_dir /leonardo_work/project/tmax-leonardo/runs/reproduce-job-20260101T000000/checkpoint \
+  --pack_length 67584 --per_device_train_batch_size 1 \
+  --per_turn_max_tokens 16384 --pool_size 512 \
+  --push_to_hub False --response_length 65536 \
+  --rollouts_save_path /leonardo_work/project/tmax-leonardo/runs/reproduce-job-20260101T000000/rollouts --save_freq 20 \
+  --save_traces True --save_trainer_logprobs True \
+  --seed 1 --sequence_parallel_size 4 \
+  --system_prompt_override_file /leonardo_work/project/tmax-leonardo/data/tmax-15k/system-prompt.txt --temperature 1.0 \
+  --tool_configs '{"backend": "prepared", "task_data_dir": "/leonardo_work/project/tmax-leonardo/data/tmax-15k/task-data", "timeout": 120, "test_timeout": 120, "tool_call_format_error_feedback": true}' --tool_parser_type vllm_qwen3_xml \
+  --tools swerl_vanillux_sandbox --total_episodes 128000 \
+  --truncated_importance_sampling_ratio_cap 0.0 --try_auto_save_to_beaker False \
+  --try_launch_beaker_eval_jobs_on_weka False --use_liger_grpo_loss True \
+  --use_vllm_logprobs True --verification_reward 1.0 \
+  --vllm_attention_backend FLASH_ATTN --vllm_enable_prefix_caching True \
+  --vllm_gdn_prefill_backend triton --vllm_num_engines 16 \
+  --vllm_tensor_parallel_size 1 --with_tracking False &
 step=$!
 wait "$step"
 code=$?
