@@ -1,33 +1,32 @@
-"""Probes of what a cluster adds: Slurm, GPUs, the network, node-local space, clocks, Apptainer."""
+"""Probes of what a cluster adds: Slurm, the network, node-local space, clocks, Apptainer."""
 
 import os
 import re
 import shutil
-import socket
-import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
-from leonardo.cluster import ApptainerLimits, Cluster, Pool
+from leonardo.cluster import ApptainerLimits, Cluster
+from leonardo.probes.gpus import gpus, nccl
 from leonardo.probes.probe import Probe, Result, ok
+from leonardo.probes.programs import run
 
 _GIB = 1 << 30
 _APART = 2.0
 """Seconds that two clocks may differ."""
 
-_REDUCE = """
-import sys, torch, torch.distributed as d, torch.multiprocessing as m
-def work(rank, count):
-    d.init_process_group("nccl", init_method=f"file://{sys.argv[1]}", rank=rank, world_size=count)
-    one = torch.ones(1 << 20, device=rank)
-    d.all_reduce(one)
-    assert one[0].item() == count
-    d.destroy_process_group()
-if __name__ == "__main__":
-    m.spawn(work, (torch.cuda.device_count(),), torch.cuda.device_count())
+_REACH = """
+import ssl, sys, urllib.error, urllib.request
+try:
+    urllib.request.urlopen(sys.argv[1], timeout=5)
+except urllib.error.HTTPError:
+    pass  # somebody answered
+except urllib.error.URLError as error:
+    sys.exit(0 if isinstance(error.reason, ssl.SSLError) else str(error.reason))
 """
 
 
@@ -42,10 +41,11 @@ def apptainer(limits: ApptainerLimits) -> Result:
             "no fallback where a kernel forbids our sandboxes; images of a registry cannot be fetched",
             "Load its module, or make apptainer",
         )
-    said = _said(limits.command, "--version")
-    found = re.search(r"\d+\.\d+(\.\d+)?", said or "")
+    said = run(limits.command, "--version")
+    found = re.search(r"\d+\.\d+(\.\d+)?", said.output if said.well else "")
     if found is None:
-        return Result(name, "degraded", f"{limits.command} --version says {said!r}", "see above", "Install another")
+        what = f"{limits.command} --version says {said.words or repr(said.output)}"
+        return Result(name, "degraded", what, "it may not serve", "Load another module, or make apptainer")
     if _numbers(found[0]) < _numbers(limits.least):
         return Result(name, "degraded", found[0], f"older than {limits.least}, which was tried", "Load a newer module")
     return ok(name, found[0])
@@ -55,62 +55,26 @@ def scheduler() -> Result:
     """Whether Slurm answers."""
     if shutil.which("sbatch") is None:
         return Result("slurm", "missing", "sbatch is not here", "nothing can be submitted", "Work on a login node")
-    said = _said("sinfo", "--noheader", "--format=%P")
-    if said is None:
-        return Result("slurm", "missing", "sinfo does not answer", "nothing can be submitted", "Is the controller up?")
-    return ok("slurm", f"partitions {', '.join(sorted({word.strip('*') for word in said.split()}))}")
+    said = run("sinfo", "--noheader", "--format=%P")
+    if not said.well:
+        what = f"sinfo does not answer ({said.words})"
+        return Result("slurm", "missing", what, "nothing can be submitted", "Is the controller up?")
+    return ok("slurm", f"partitions {', '.join(sorted({word.strip('*') for word in said.output.split()}))}")
 
 
 def partitions(cluster: Cluster) -> Result:
     """Whether the site's partitions are there."""
-    said = set((_said("scontrol", "show", "partition", "--oneliner") or "").split())
+    said = set(run("scontrol", "show", "partition", "--oneliner").output.split())
     gone = [pool.partition for pool in cluster.pools.values() if f"PartitionName={pool.partition}" not in said]
     if not gone:
         return ok("partitions", "those of the site are there")
     return Result("partitions", "missing", f"no {', '.join(gone)}", "jobs for it are refused", "Mend the site's pools")
 
 
-def gpus(pool: Pool) -> Result:
-    """As many as a node of the pool should have."""
-    said = _said("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits")
-    found = [line for line in (said or "").splitlines() if line.strip()]
-    if len(found) >= pool.gpus:
-        return ok("gpus", f"{len(found)}: {found[0].strip()} MiB" if found else "none, and none are expected")
-    return Result(
-        "gpus",
-        "missing",
-        f"{len(found)} of {pool.gpus}",
-        "upstream's trainer does not start on this node",
-        "Run it in a job that asks for GPUs (--node); another node; the driver",
-    )
-
-
-def nccl(python: Path) -> Result:
-    """Whether the GPUs of this node reduce a tensor together."""
-    if not python.is_file():
-        return Result("nccl", "degraded", f"{python} is not there", "it was not tried", "make upstream-env")
-    with tempfile.TemporaryDirectory() as folder:
-        program = Path(folder) / "reduce.py"
-        program.write_text(_REDUCE)
-        said = _said(str(python), str(program), str(Path(folder) / "meeting"), seconds=120)
-    if said is not None:
-        return ok("nccl", "all GPUs of the node reduce a tensor together")
-    return Result(
-        "nccl",
-        "missing",
-        "the GPUs of this node do not reduce a tensor",
-        "learners cannot meet",
-        "NCCL_DEBUG=INFO says why",
-    )
-
-
 def network(expected: bool, host: str = "example.org", port: int = 443) -> Result:
-    """Whether the internet is reached, and whether it should be."""
-    try:
-        socket.create_connection((host, port), timeout=3).close()
-        reached = True
-    except OSError:
-        reached = False
+    """Whether the internet is reached, by ``https_proxy`` where that is set, and whether it should be."""
+    asked = run(sys.executable, "-c", _REACH, f"https://{host}:{port}/", seconds=10)  # a resolver may hang: in time
+    reached = asked.well
     words = "is reached" if reached else "is not reached"
     if reached == expected:
         return ok("network", f"the internet {words}, as the site says")
@@ -178,8 +142,15 @@ def cores() -> Result:
     return ok("cores", f"{own} of {there} may be used")
 
 
-def cluster_probes(cluster: Cluster, *, node: bool, python: Path) -> Iterator[Probe]:
-    """The probes of a site's cluster: of a login node, or of a compute node in a job."""
+def cluster_probes(cluster: Cluster, *, node: bool, python: Path, environment: Mapping[str, str]) -> Iterator[Probe]:
+    """The probes of a site's cluster: of a login node, or of a compute node in a job.
+
+    Args:
+        cluster: the site's.
+        node: whether this is a compute node.
+        python: of upstream's environment.
+        environment: of upstream's trainer, beside that of every job.
+    """
     yield partial(apptainer, cluster.apptainer)
     yield scheduler
     yield partial(partitions, cluster)
@@ -189,17 +160,9 @@ def cluster_probes(cluster: Cluster, *, node: bool, python: Path) -> Iterator[Pr
     if node:
         pool = next(iter(cluster.pools.values()))
         yield partial(scratch, pool.tmp, pool.tmp_size)
-        yield partial(gpus, pool)
+        yield partial(gpus, pool.gpus)
         if pool.gpus > 1:
-            yield partial(nccl, python)
-
-
-def _said(*command: str, seconds: float = 20) -> str | None:
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, stdin=subprocess.DEVNULL)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None
+            yield partial(nccl, python, pool.gpus, {**environment, **cluster.environment})
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -74,7 +74,8 @@ def _results(site: Site, node: bool) -> Iterator[Result]:
     if site.cluster is None:
         return
     python = PROJECT / ".venv-upstream/bin/python"
-    for probe in cluster.cluster_probes(site.cluster, node=node, python=python):
+    trainers = site.upstream.environment
+    for probe in cluster.cluster_probes(site.cluster, node=node, python=python, environment=trainers):
         yield probe()
     short = list(space_findings(site.cluster.roots))
     for finding in short:
