@@ -49,7 +49,7 @@ def test_each_says_what_it_is_about() -> None:
 def test_docs_explain_each() -> None:
     """docs/doctor.md has every probe's id."""
     page = (PROJECT / "docs/doctor.md").read_text()
-    sources = "".join((PROJECT / "leonardo/probes" / f"{name}.py").read_text() for name in ("host", "cluster"))
+    sources = "".join(path.read_text() for path in (PROJECT / "leonardo/probes").glob("*.py"))
     ids = set(re.findall(r'(?:Result|ok)\(\s*"([a-z-]+)"', sources)) | {"apptainer", "space"}
     assert len(ids) >= 20
     assert [name for name in sorted(ids) if f"`{name}`" not in page] == []
