@@ -1,22 +1,22 @@
 """An attempt at a task by a policy behind chat completions: the episode of the desk's harness, in messages.
 
-Prompts, tool, environment, limits and verdict are those of :mod:`leonardo.rollout.episodes`; the server renders the
+Prompts, tool, environment, limits and verdict are those of :mod:`leonardo.rollout.episode`; the server renders the
 conversation and counts its tokens.
 """
 
 import json
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from leonardo.errors import InfrastructureError
 from leonardo.evaluation.chat import ChatClient, ContextFullError, Message, Reply
 from leonardo.files import sha256_bytes
-from leonardo.rollout.environment import TerminalEnvironment
-from leonardo.rollout.episodes import EpisodeSettings, Finish, Rollout, Turn
+from leonardo.rollout.environment import Outcome
+from leonardo.rollout.episode import Episode, EpisodeSettings, Finish, Rollout, Turn, terminal
 from leonardo.rollout.formats import QWEN3_XML, Call, ToolFormat
-from leonardo.rollout.prompts import FORMAT_ERROR, messages_of
+from leonardo.rollout.prompts import FORMAT_ERROR
 from leonardo.rollout.sandboxes import MakeBackend
 from leonardo.rollout.tool_calls import ToolCallError, parse_tool_call
 from leonardo.tasks.task import Task
@@ -44,79 +44,50 @@ class Conversation:
     make_backend: MakeBackend
     settings: EpisodeSettings
     tool_format: ToolFormat = QWEN3_XML
-    turns: list[Turn] = field(default_factory=list)
-    finish: Finish | None = None
-    reward: float | None = None
-    error: InfrastructureError | None = None
-    status: str = ""
+
+    def __post_init__(self) -> None:
+        self.environment = terminal(self.task, self.make_backend, self.settings)
+        self.episode = Episode(self.task, self.environment, self.settings, self.seed)
 
     def run(self) -> Rollout:
         """Take turns until the episode ends. An infrastructure failure ends it without a reward."""
-        opening = messages_of(self.task)
-        messages: list[Message] = [*opening]
-        environment = TerminalEnvironment(
-            self.task,
-            self.make_backend,
-            rules=self.settings.rules,
-            command_timeout=self.settings.command_timeout,
-            verifier_timeout=self.settings.verifier_timeout,
-        )
+        messages: list[Message] = [*self.episode.messages]
         try:
-            environment.reset()
-            while self.finish is None:
-                self._turn(environment, messages)
+            self.episode.reset()
+            while self.episode.finish is None:
+                self._turn(messages)
         except InfrastructureError as error:
-            self._fail(error)
+            self.episode.fail(error)
         finally:
-            self._close(environment.close)
-        return Rollout(
-            task_id=self.task.id,
-            family=self.task.kind,
-            group=0,
-            seed=self.seed,
-            messages=opening,
-            tokens=(),
-            response_mask=(),
-            logprobs=(),
-            turns=tuple(self.turns),
-            reward=self.reward,
-            failure=self.error.failure if self.error else None,
-            failure_reason=str(self.error) if self.error else "",
-            finish=self.finish or Finish.INFRASTRUCTURE,
-            status=self.status,
-            entropy=0.0,
-            times=environment.times,
-        )
+            self.episode.close()
+        return self.episode.rollout()
 
-    def _turn(self, environment: TerminalEnvironment, messages: list[Message]) -> None:
+    def _turn(self, messages: list[Message]) -> None:
+        episode = self.episode
         try:
-            reply = self.client.ask(messages, turn_seed(self.seed, len(self.turns)))
+            reply = self.client.ask(messages, turn_seed(self.seed, len(episode.turns)))
         except ContextFullError:
-            self._end(Finish.LENGTH)
+            episode.end(Finish.LENGTH)
             return
         messages.append(reply.message)
-        command, observation, exit_code, seconds = None, "", None, 0.0
+        command, outcome, seconds = None, Outcome(""), 0.0
         if not reply.finished:
-            self._end(Finish.LENGTH)
+            episode.end(Finish.LENGTH)
         else:
             try:
                 command = command_of(reply, self.tool_format)
             except ToolCallError:
-                observation = FORMAT_ERROR
+                outcome = Outcome(FORMAT_ERROR)
             else:
-                outcome = environment.step(command)
-                observation, exit_code = outcome.observation, outcome.exit_code
-                seconds = environment.times.commands[-1]
-                if outcome.done:
-                    self.status = outcome.status
-                    oom = outcome.status == Finish.OUT_OF_MEMORY
-                    self._end(Finish.OUT_OF_MEMORY if oom else Finish.SUBMITTED, outcome.reward)
-        self.turns.append(
+                outcome = self.environment.step(command)
+                seconds = self.environment.times.commands[-1]
+                episode.judge(outcome)
+        episode.add(
             Turn(
                 text=reply.text,
                 command=command,
-                observation=observation,
-                exit_code=exit_code,
+                observation=outcome.observation,
+                exit_code=outcome.exit_code,
                 seconds=seconds,
                 prompt_tokens=reply.prompt_tokens or 0,
                 tokens=(),
@@ -125,29 +96,11 @@ class Conversation:
                 counted_tokens=reply.completion_tokens or 0,
             )
         )
-        if self.finish is not None:
+        if episode.finish is not None:
             return
-        if len(self.turns) == self.settings.steps:
-            self._end(Finish.STEP_LIMIT)
-        messages += answers(reply, observation, len(self.turns))
+        messages += answers(reply, outcome.observation, len(episode.turns))
         if reply.prompt_tokens is not None and reply.completion_tokens is not None:
-            used = reply.prompt_tokens + reply.completion_tokens
-            if used + self.settings.turn_tokens > self.settings.context_tokens:
-                self._end(Finish.LENGTH)
-
-    def _close(self, close: Callable[[], None]) -> None:
-        """End the sandbox. If the machine cannot, the attempt loses its reward: it may not have been alone."""
-        try:
-            close()
-        except InfrastructureError as error:
-            self._fail(error)
-
-    def _end(self, finish: Finish, reward: float | None = 0.0) -> None:
-        if self.finish is None:
-            self.finish, self.reward = finish, reward
-
-    def _fail(self, error: InfrastructureError) -> None:
-        self.finish, self.reward, self.error = Finish.INFRASTRUCTURE, None, error
+            episode.spend(reply.prompt_tokens + reply.completion_tokens)
 
 
 def command_of(reply: Reply, tool_format: ToolFormat = QWEN3_XML) -> str:

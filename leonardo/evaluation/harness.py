@@ -4,7 +4,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from leonardo.files import digest_of
-from leonardo.rollout.episodes import EpisodeSettings
+from leonardo.rollout.episode import EpisodeSettings
 from leonardo.rollout.prompts import BASH_TOOL, FORMAT_ERROR, SYSTEM_PROMPT
 
 EVALUATION_SEED = 20_000

@@ -13,7 +13,7 @@ from dataclasses import replace
 from leonardo.functions.checkers import CheckerError, Checkers, CheckerTimeout
 from leonardo.functions.tasks import FunctionTask, Messages
 from leonardo.rollout.environment import Outcome, Times
-from leonardo.rollout.episodes import EpisodeSettings
+from leonardo.rollout.episode import EpisodeSettings
 from leonardo.rollout.formats import Call, NoToolCallError, ToolCallError, ToolFormat, Tools
 from leonardo.rollout.observation import ObservationRules
 from leonardo.rollout.verification import Status

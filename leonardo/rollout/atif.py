@@ -7,7 +7,7 @@ it, token counts, token ids and log-probabilities. What ATIF has no field for st
 from typing import Any
 
 import leonardo
-from leonardo.rollout.episodes import Rollout, Turn
+from leonardo.rollout.episode import Rollout, Turn
 from leonardo.rollout.formats import Call
 
 SCHEMA_VERSION = "ATIF-v1.7"

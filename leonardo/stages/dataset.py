@@ -21,7 +21,7 @@ from leonardo.errors import FailureClass, InputError
 from leonardo.files import require_writable, write_atomic, write_json, write_verdict
 from leonardo.gates.verdicts import FILE, read_verdicts, selectable
 from leonardo.hooks.sandbox import SCHEME
-from leonardo.rollout.episodes import EpisodeSettings
+from leonardo.rollout.episode import EpisodeSettings
 from leonardo.sandbox.drivers import open_driver
 from leonardo.site import load_site
 from leonardo.tasks.task import Task

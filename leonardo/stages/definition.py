@@ -12,7 +12,7 @@ from leonardo.gates.criteria import Criterion
 from leonardo.gates.direction import DirectionRule
 from leonardo.gates.earlystop import StopRule
 from leonardo.jobs.settings import JobSettings, Shape
-from leonardo.rollout.episodes import EpisodeSettings
+from leonardo.rollout.episode import EpisodeSettings
 from leonardo.rollout.families import REFERENCE, load_family
 from leonardo.settings import Settings, find_settings, read_settings
 from leonardo.stages.recipe import Corpus

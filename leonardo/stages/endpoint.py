@@ -19,7 +19,7 @@ from leonardo.evaluation.journal import Attempt, Journal
 from leonardo.files import require_writable
 from leonardo.gates.each import run_each
 from leonardo.rollout.atif import to_atif
-from leonardo.rollout.episodes import EpisodeSettings
+from leonardo.rollout.episode import EpisodeSettings
 from leonardo.rollout.formats import ToolFormat
 from leonardo.rollout.observation import ObservationRules
 from leonardo.rollout.sandboxes import TaskSandboxes

@@ -29,7 +29,8 @@ from leonardo.evaluation import EvaluationRecord, RunFacts, Substitution, evalua
 from leonardo.evaluation.harness import EVALUATION_SEED, evaluation_pins, harness_digest
 from leonardo.files import digest_of, machine
 from leonardo.rollout.atif import to_atif
-from leonardo.rollout.episodes import EpisodeSettings, run_rollouts
+from leonardo.rollout.episode import EpisodeSettings
+from leonardo.rollout.episodes import run_rollouts
 from leonardo.rollout.families import Family
 from leonardo.rollout.sandboxes import MakeBackend, TaskSandboxes
 from leonardo.sandbox.drivers import Choice, choose

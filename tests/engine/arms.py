@@ -7,7 +7,7 @@ import torch
 from leonardo.assets.store import AssetStore
 from leonardo.engine.desk.config import LearnerConfig
 from leonardo.engine.desk.learner import train
-from leonardo.rollout.episodes import EpisodeSettings
+from leonardo.rollout.episode import EpisodeSettings
 from leonardo.rollout.prompts import SUBMIT_COMMAND
 from leonardo.sandbox.drivers import open_driver
 from leonardo.site import load_site

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from leonardo.errors import FailureClass
 from leonardo.rollout.environment import Times
-from leonardo.rollout.episodes import Finish, Rollout
+from leonardo.rollout.episode import Finish, Rollout
 
 
 def rollout(reward: float | None, tokens: Sequence[int] = (1, 2, 3), logprobs: Sequence[float] = (0.0, -1.0, -1.0)):

@@ -17,7 +17,7 @@ from leonardo.engine.desk.update import Learner, digest_of_weights
 from leonardo.engine.desk.warm_start import imitate
 from leonardo.errors import FailureClass, InfrastructureError, InputError, LeonardoError
 from leonardo.gates.steps import StepRecord
-from leonardo.rollout.episodes import EpisodeSettings, Rollout
+from leonardo.rollout.episode import EpisodeSettings, Rollout
 from leonardo.rollout.prompts import SUBMIT_COMMAND, messages_of
 from leonardo.rollout.tool_calls import render_tool_call
 from leonardo.tasks.verifier import verifier_files

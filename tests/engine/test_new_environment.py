@@ -15,7 +15,8 @@ from leonardo.files import digest_of
 from leonardo.gates.signal import signal_figures
 from leonardo.gates.steps import read_records
 from leonardo.rollout.environment import Outcome, Times
-from leonardo.rollout.episodes import AnyTask, Environment, EpisodeSettings, run_rollouts
+from leonardo.rollout.episode import AnyTask, Environment, EpisodeSettings
+from leonardo.rollout.episodes import run_rollouts
 from leonardo.rollout.families import family_names, load_family, render_chat
 from leonardo.rollout.formats import Call, ToolCallError, ToolFormat, Tools
 from leonardo.rollout.prompts import BASH_TOOL

@@ -13,7 +13,7 @@ from leonardo.functions.checkers import Checkers
 from leonardo.functions.desk import CATEGORIES, REFUSAL, generate, split_of
 from leonardo.functions.environment import FunctionWorlds, as_json
 from leonardo.functions.tasks import leaks
-from leonardo.rollout.episodes import EpisodeSettings
+from leonardo.rollout.episode import EpisodeSettings
 from leonardo.rollout.families import family_names, load_family
 
 

@@ -10,7 +10,8 @@ from leonardo.functions.environment import FORMAT_ERROR, FunctionWorlds, MultiTu
 from leonardo.functions.references import Turns, changed, reference
 from leonardo.functions.tasks import FunctionTask
 from leonardo.rollout.atif import to_atif
-from leonardo.rollout.episodes import EpisodeSettings, Finish, Rollout, run_rollouts
+from leonardo.rollout.episode import EpisodeSettings, Finish, Rollout
+from leonardo.rollout.episodes import run_rollouts
 from leonardo.rollout.formats import QWEN3_XML, Call
 from tests.rollout.scripted import ScriptedPolicy
 

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from leonardo.rollout.episodes import Generation, Messages
+from leonardo.rollout.episode import Messages
+from leonardo.rollout.episodes import Generation
 from leonardo.rollout.formats import QWEN3_XML, Tools
 from leonardo.rollout.prompts import SUBMIT_COMMAND
 from leonardo.rollout.tool_calls import render_tool_call

@@ -7,7 +7,7 @@ import pytest
 from leonardo.errors import FailureClass
 from leonardo.rollout.atif import to_atif
 from leonardo.rollout.environment import Times
-from leonardo.rollout.episodes import Finish, Rollout, Turn
+from leonardo.rollout.episode import Finish, Rollout, Turn
 from leonardo.rollout.prompts import SUBMIT_COMMAND
 
 STEP_FIELDS = {

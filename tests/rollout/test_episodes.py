@@ -5,7 +5,8 @@ import pytest
 from leonardo.assets.store import AssetStore
 from leonardo.errors import FailureClass, InfrastructureError
 from leonardo.rollout.environment import RESET_TRIES
-from leonardo.rollout.episodes import EpisodeSettings, Finish, run_rollouts
+from leonardo.rollout.episode import EpisodeSettings, Finish
+from leonardo.rollout.episodes import run_rollouts
 from leonardo.rollout.prompts import FORMAT_ERROR
 from leonardo.sandbox.backend import SandboxBackend
 from leonardo.sandbox.driver import Driver

@@ -5,7 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from leonardo.assets.store import AssetStore
-from leonardo.rollout.episodes import EpisodeSettings, run_rollouts
+from leonardo.rollout.episode import EpisodeSettings
+from leonardo.rollout.episodes import run_rollouts
 from leonardo.rollout.sandboxes import TaskSandboxes
 from leonardo.sandbox.driver import Driver
 from leonardo.sandbox.pool import PoolSettings, SandboxPool

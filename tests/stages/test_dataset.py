@@ -8,7 +8,7 @@ from rich.console import Console
 from leonardo.assets.store import AssetStore
 from leonardo.errors import FailureClass, InputError
 from leonardo.gates.verdicts import FILE, TaskVerdict, update_verdicts
-from leonardo.rollout.episodes import EpisodeSettings
+from leonardo.rollout.episode import EpisodeSettings
 from leonardo.site import Site
 from leonardo.stages.dataset import write_data
 from leonardo.tasks.rows import read_tasks

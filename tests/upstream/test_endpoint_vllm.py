@@ -16,7 +16,8 @@ from leonardo.engine.upstream.checkpoint import to_upstream
 from leonardo.evaluation import evaluate
 from leonardo.evaluation.chat import Endpoint
 from leonardo.evaluation.harness import EVALUATION_SEED, evaluation_pins
-from leonardo.rollout.episodes import EpisodeSettings, run_rollouts
+from leonardo.rollout.episode import EpisodeSettings
+from leonardo.rollout.episodes import run_rollouts
 from leonardo.rollout.formats import QWEN3_XML
 from leonardo.rollout.sandboxes import TaskSandboxes
 from leonardo.sandbox.drivers import open_driver

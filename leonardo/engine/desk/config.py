@@ -5,7 +5,7 @@ from typing import Any, Literal, get_args
 
 from leonardo.engine.desk.faults import Faults
 from leonardo.errors import InputError
-from leonardo.rollout.episodes import EpisodeSettings
+from leonardo.rollout.episode import EpisodeSettings
 
 Divergence = Literal["tv", "kl"]
 """Measure of a token's trust region: total variation, or Kullback-Leibler in nats."""

@@ -14,7 +14,7 @@ from leonardo.engine.desk.dialogue import Dialogue
 from leonardo.errors import InfrastructureError
 from leonardo.files import digest_of, write_atomic
 from leonardo.rollout.environment import TerminalEnvironment
-from leonardo.rollout.episodes import EpisodeSettings, Messages
+from leonardo.rollout.episode import EpisodeSettings, Messages
 from leonardo.rollout.formats import QWEN3_XML, ToolFormat, Tools
 from leonardo.rollout.prompts import BASH_TOOL, SUBMIT_COMMAND, messages_of
 from leonardo.rollout.sandboxes import MakeBackend

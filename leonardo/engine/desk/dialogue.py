@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from transformers import PreTrainedTokenizerFast
 
 from leonardo.errors import InputError
-from leonardo.rollout.episodes import Messages
+from leonardo.rollout.episode import Messages
 from leonardo.rollout.families import Family, Listing, message_frame, render_chat
 from leonardo.rollout.formats import QWEN3_XML, ToolFormat, Tools, format_named
 from leonardo.rollout.prompts import BASH_TOOL

@@ -12,7 +12,8 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from leonardo.errors import InfrastructureError, InputError
-from leonardo.rollout.episodes import Rollout, StartsAhead
+from leonardo.rollout.episode import Rollout
+from leonardo.rollout.episodes import StartsAhead
 from leonardo.rollout.sandboxes import MakeBackend
 from leonardo.sandbox.backend import SandboxBackend
 from leonardo.tasks.task import Task

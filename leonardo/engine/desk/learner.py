@@ -28,7 +28,8 @@ from leonardo.engine.desk.update import Learner, digest_of_weights
 from leonardo.errors import InputError, LeonardoError, NotFiniteError
 from leonardo.evaluation.evaluate import attempt_seed
 from leonardo.gates.steps import StepRecord, append_record, keep_records
-from leonardo.rollout.episodes import Rollout, run_rollouts
+from leonardo.rollout.episode import Rollout
+from leonardo.rollout.episodes import run_rollouts
 from leonardo.rollout.sandboxes import MakeBackend
 from leonardo.tasks.task import Task
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from leonardo.engine.desk.update import UpdateStatistics
 from leonardo.gates.steps import StepRecord
-from leonardo.rollout.episodes import Finish
+from leonardo.rollout.episode import Finish
 
 if TYPE_CHECKING:
     from leonardo.engine.desk.learner import Groups

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from leonardo.engine.desk.batches import pad, response_logprobs
 from leonardo.engine.desk.config import LearnerConfig
 from leonardo.engine.desk.dppo import TrustRegion, centred_advantages, dppo_loss
-from leonardo.rollout.episodes import Rollout
+from leonardo.rollout.episode import Rollout
 
 
 @dataclass

@@ -32,7 +32,7 @@ from leonardo.files import write_json
 from leonardo.gates.steps import StepRecord, read_records
 from leonardo.hooks.paths import LONGEST_SCRATCH, SCRATCH
 from leonardo.overlay.stack import read_stack, unpatched
-from leonardo.rollout.episodes import EpisodeSettings
+from leonardo.rollout.episode import EpisodeSettings
 from leonardo.tasks.task import Task
 
 PROJECT = Path(__file__).parents[3]

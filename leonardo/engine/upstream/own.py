@@ -15,7 +15,7 @@ from leonardo.engine.upstream.flags import PACKAGE
 from leonardo.errors import InputError
 from leonardo.hooks.parsers import VARIABLE as PARSERS_VARIABLE
 from leonardo.hooks.paths import RUN as RUN_VARIABLE
-from leonardo.rollout.episodes import EpisodeSettings
+from leonardo.rollout.episode import EpisodeSettings
 
 PARSERS, STATE, CHECKPOINT = "parsers.json", "state", "checkpoint"
 """In a run's folder: the model's own parsers, the trainer's state to go on from, and the models it saves."""

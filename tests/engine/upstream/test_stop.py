@@ -10,7 +10,7 @@ from leonardo.engine.upstream import engine
 from leonardo.engine.upstream.supervisor import Outcome
 from leonardo.files import write_json
 from leonardo.gates.steps import append_record
-from leonardo.rollout.episodes import EpisodeSettings
+from leonardo.rollout.episode import EpisodeSettings
 from tests.gates.test_signal import record
 
 
