@@ -10,11 +10,26 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from leonardo.assets.commands import First, Ids, IdsFile, Sample, Shard, assets_app
+from leonardo.assets.commands import assets_app
 from leonardo.errors import LeonardoError
 from leonardo.evidence.commands import evidence_app
 from leonardo.functions.commands import functions_app
 from leonardo.offline import stay_local
+from leonardo.options import (
+    DriverName,
+    First,
+    Ids,
+    IdsFile,
+    Jobs,
+    Out,
+    Rows,
+    Runs,
+    RunsOfOne,
+    Sample,
+    Seed,
+    Shard,
+    SiteName,
+)
 from leonardo.overlay.commands import patches_app
 from leonardo.report.commands import report_command, stage_app
 from leonardo.report.transfer_commands import add_commands
@@ -85,20 +100,14 @@ app.command("report")(report_command)
 compat = typer.Typer(name="compat", help="Compat rules: what is done differently where a set-up meets a site.")
 app.add_typer(compat)
 
-Site = Annotated[str, typer.Option(help="Site file: a name in launch/sites or a path.")]
-DriverName = Annotated[str, typer.Option(help="Sandbox driver: auto, or a name that leonardo doctor lists.")]
-Jobs = Annotated[int, typer.Option(min=1, help="Set-ups and checks that run at once.")]
-Out = Annotated[Path, typer.Option(help="Folder for the machine-readable verdict.")]
-Runs = Annotated[Path, typer.Option(help="Folder of the ledger.")]
-
 
 @app.command()
 def demo(
-    seed: Annotated[int, typer.Option(min=0, help="Governs tasks, model, sampling and statistics.")] = 1,
-    site: Site = "desk",
+    seed: Seed = 1,
+    site: SiteName = "desk",
     driver: DriverName = "auto",
     out: Out = Path("out"),
-    runs: Annotated[Path, typer.Option(help="Folder for the run's records and report.")] = Path("runs"),
+    runs: RunsOfOne = Path("runs"),
 ) -> None:
     """The recipe end to end on this machine: desk tasks, warm start, RL, base versus trained, report."""
     stay_local()
@@ -127,7 +136,7 @@ def gates(
     ids_file: IdsFile = None,
     sample: Sample = None,
     shard: Shard = "",
-    site: Site = "desk",
+    site: SiteName = "desk",
     driver: DriverName = "auto",
     jobs: Jobs = 2,
     out: Out = Path("out"),
@@ -144,13 +153,13 @@ def gates(
 
 @app.command()
 def parity(
-    tasks: Annotated[Path, typer.Argument(help="Rows: a JSONL or Parquet file or a folder.")],
+    tasks: Rows,
     first: First = None,
     ids: Ids = "",
     ids_file: IdsFile = None,
     sample: Sample = None,
     shard: Shard = "",
-    site: Site = "desk",
+    site: SiteName = "desk",
     driver: DriverName = "auto",
     jobs: Jobs = 1,
     out: Out = Path("out"),
@@ -168,13 +177,13 @@ def parity(
 
 @app.command()
 def audit(
-    tasks: Annotated[Path, typer.Argument(help="Rows: a JSONL or Parquet file or a folder.")],
+    tasks: Rows,
     first: First = None,
     ids: Ids = "",
     ids_file: IdsFile = None,
     sample: Sample = None,
     shard: Shard = "",
-    site: Site = "desk",
+    site: SiteName = "desk",
     driver: DriverName = "auto",
     jobs: Jobs = 2,
     out: Out = Path("out"),
@@ -197,7 +206,7 @@ def diagnose(
     rows: Annotated[Path | None, typer.Argument(help="Rows; by default a corpus with planted faults.")] = None,
     count: Annotated[int, typer.Option(min=1, help="At most so many rows.")] = 300,
     seed: Annotated[int, typer.Option(min=0, help="Governs the corpus.")] = 1,
-    site: Site = "desk",
+    site: SiteName = "desk",
     driver: DriverName = "auto",
     jobs: Jobs = 2,
     out: Out = Path("out"),
@@ -249,7 +258,7 @@ def compat_list() -> None:
 def compat_explain(
     task: Annotated[str, typer.Argument(help="Id of a row.")],
     rows: Annotated[Path, typer.Option(help="The file or folder that has it.")],
-    site: Site = "desk",
+    site: SiteName = "desk",
     driver: DriverName = "auto",
 ) -> None:
     """Which rules apply to a row here, and why."""
@@ -274,7 +283,7 @@ def engines(
 @app.command()
 def doctor(
     out: Out = Path("out"),
-    site: Site = "desk",
+    site: SiteName = "desk",
     node: Annotated[
         bool, typer.Option("--node", help="As a compute node: in a job of its own, outside of one.")
     ] = False,

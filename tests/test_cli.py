@@ -1,8 +1,10 @@
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -115,3 +117,14 @@ def sleepers(process: int) -> list[int]:
         except OSError:
             continue
     return found
+
+
+def test_an_option_of_several_commands_is_said_once() -> None:
+    sources = [path.read_text() for path in (ROOT / "leonardo").rglob("*.py")]
+    said = Counter(
+        " ".join(option.split())
+        for text in sources
+        for option in re.findall(r'typer\.(?:Option|Argument)\([^)]*?help="[^"]*"', text)
+    )
+    assert len(said) > 50
+    assert not [words for words, count in said.items() if count > 1]  # leonardo/options.py has the shared ones

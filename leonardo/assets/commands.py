@@ -14,6 +14,7 @@ from rich.table import Table
 
 from leonardo.assets.progress import say
 from leonardo.errors import InfrastructureError, InputError
+from leonardo.options import DriverName, First, Ids, IdsFile, Out, Rows, Sample, Shard, SiteName
 
 if TYPE_CHECKING:
     from leonardo.assets.archives import Archives
@@ -23,16 +24,6 @@ assets_app = typer.Typer(name="assets", help="Prepared states: build, prove, car
 
 _MOST_ROWS = 60  # a longer table is for no one
 _WORST = 20
-
-Rows = Annotated[Path, typer.Argument(help="Rows: a JSONL or Parquet file or a folder.")]
-Site = Annotated[str, typer.Option(help="Site file: a name in launch/sites or a path.")]
-DriverName = Annotated[str, typer.Option(help="Sandbox driver: auto, or a name that leonardo doctor lists.")]
-Out = Annotated[Path, typer.Option(help="Folder for the machine-readable verdict.")]
-First = Annotated[int | None, typer.Option(min=1, help="The first N rows.")]
-Ids = Annotated[str, typer.Option(help="Rows by their ids, with commas between.")]
-IdsFile = Annotated[Path | None, typer.Option(help="Rows by their ids, one a line of a file.")]
-Shard = Annotated[str, typer.Option(help="k/n: the k-th of n parts, for an array job.")]
-Sample = Annotated[int | None, typer.Option(min=1, help="N rows, chosen by a hash of their ids.")]
 
 
 @assets_app.command()
@@ -49,7 +40,7 @@ def build(
     unpacked_gib: Annotated[float, typer.Option(min=1, help="What unpacked layers may take here.")] = 20.0,
     offline: Annotated[bool, typer.Option(help="Begin nothing that needs a network.")] = False,
     check: Annotated[int, typer.Option(min=0, help="Run so many of the rows twice, in layers and whole.")] = 0,
-    site: Site = "desk",
+    site: SiteName = "desk",
     driver: DriverName = "auto",
     out: Out = Path("out"),
 ) -> None:
@@ -103,7 +94,7 @@ def build(
 def gc(
     delete: Annotated[bool, typer.Option(help="Remove it; else it is only counted.")] = False,
     keep: Annotated[Path | None, typer.Option(help="Rows that stay; all that were built if not given.")] = None,
-    site: Site = "desk",
+    site: SiteName = "desk",
     driver: DriverName = "auto",
 ) -> None:
     """What no task refers to: counted, and removed with --delete. Nothing that is in use is."""
@@ -134,7 +125,7 @@ def bundle(
     ids: Ids = "",
     ids_file: IdsFile = None,
     sample: Sample = None,
-    site: Site = "desk",
+    site: SiteName = "desk",
     driver: DriverName = "auto",
 ) -> None:
     """Write what built rows need as one verified archive, for where there is no network."""
@@ -157,7 +148,7 @@ def bundle(
 @assets_app.command()
 def unbundle(
     source: Annotated[Path, typer.Argument(help="The archive; repeated, unpacking goes on where it was.")],
-    site: Site = "desk",
+    site: SiteName = "desk",
     driver: DriverName = "auto",
 ) -> None:
     """Put a bundle into this site's store; every member is verified first."""

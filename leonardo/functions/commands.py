@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
+from leonardo.options import Out
+
 functions_app = typer.Typer(name="functions", help="Function-calling tasks: rows and checkers of bfcl-eval.")
 
 
@@ -14,7 +16,7 @@ def check(
     category: Annotated[list[str] | None, typer.Option(help="Only these categories; may be given again.")] = None,
     tool_format: Annotated[str, typer.Option("--format", help="How calls are written.")] = "hermes",
     sample: Annotated[int, typer.Option(min=0, help="At most so many rows of a category; 0 for all.")] = 0,
-    out: Annotated[Path, typer.Option(help="Folder for the machine-readable verdict.")] = Path("out"),
+    out: Out = Path("out"),
 ) -> None:
     """The package's reference answers pass, and copies with one argument changed do not."""
     import rich.table
@@ -62,7 +64,7 @@ def check(
 
 
 @functions_app.command("split")
-def split(out: Annotated[Path, typer.Option(help="Folder for the machine-readable verdict.")] = Path("out")) -> None:
+def split(out: Out = Path("out")) -> None:
     """Which rows are held out, by category, and that none of them is known from training."""
     import rich.table
     from rich.console import Console

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from leonardo.options import Out
+
 patches_app = typer.Typer(name="patches", help="The patch stack on upstream's tree.", no_args_is_help=True)
 
 PROJECT = Path(__file__).parents[2]
@@ -12,7 +14,6 @@ PROJECT = Path(__file__).parents[2]
 Upstream = Annotated[Path | None, typer.Option(help="Upstream's checkout; the project's upstream/ if not given.")]
 PatchName = Annotated[str, typer.Option(help="A patch: its name or number.")]
 Project = Annotated[Path, typer.Option(help="The folder that patches/ and PATCHES.md are in.")]
-Out = Annotated[Path, typer.Option(help="Folder for the machine-readable verdict.")]
 
 
 @patches_app.command()

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from leonardo.errors import InputError
 from leonardo.offline import stay_local
+from leonardo.options import DriverName, Engine, Out, Python, RunsOfMany, Seed, SiteName, Tree
 
 if TYPE_CHECKING:
     from leonardo.stages.training import Asked
@@ -23,13 +24,6 @@ OUT = Path("out")
 
 stage_app = typer.Typer(name="stage", help="The ladder: a stage opens on a pass of the one before, with the same pins.")
 
-Engine = Annotated[str, typer.Option(help="desk, or upstream (upstream's trainer in its own environment).")]
-Seed = Annotated[int, typer.Option(min=0, help="Governs tasks, model, sampling and statistics.")]
-Site = Annotated[str, typer.Option(help="Site file: a name in launch/sites or a path.")]
-DriverName = Annotated[str, typer.Option(help="Sandbox driver: auto, or a name that leonardo doctor lists.")]
-Runs = Annotated[Path, typer.Option(help="Folder for the ledger, the runs' records and reports.")]
-Tree = Annotated[Path, typer.Option(help="Upstream's checkout, with the patch stack.")]
-Python = Annotated[Path, typer.Option(help="Python of upstream's environment.")]
 Policy = Annotated[
     Path | None, typer.Option(help="Start from this desk policy (a Hugging Face folder), not from a warm start.")
 ]
@@ -40,10 +34,10 @@ def run_command(
     name: Annotated[str, typer.Argument(help="A stage of launch/stages: smoke, calibrate, pilot; or a .yaml file.")],
     engine: Engine = "desk",
     seed: Seed = 1,
-    site: Site = "desk",
+    site: SiteName = "desk",
     driver: DriverName = "auto",
-    out: Annotated[Path, typer.Option(help="Folder for the machine-readable verdict.")] = Path("out"),
-    runs: Runs = Path("runs"),
+    out: Out = Path("out"),
+    runs: RunsOfMany = Path("runs"),
     upstream: Tree = TREE,
     upstream_python: Python = PYTHON,
     policy: Policy = None,
@@ -90,9 +84,9 @@ def run_command(
 def plan_command(
     engine: Engine = "desk",
     seed: Seed = 1,
-    site: Site = "desk",
+    site: SiteName = "desk",
     driver: DriverName = "auto",
-    runs: Runs = Path("runs"),
+    runs: RunsOfMany = Path("runs"),
     upstream: Tree = TREE,
     upstream_python: Python = PYTHON,
 ) -> None:
@@ -116,9 +110,9 @@ def report_command(
     out: Annotated[Path | None, typer.Option(help="Folder of the page: a run's own, else out, if not given.")] = None,
     engine: Engine = "desk",
     seed: Seed = 1,
-    site: Site = "desk",
+    site: SiteName = "desk",
     driver: DriverName = "auto",
-    runs: Runs = Path("runs"),
+    runs: RunsOfMany = Path("runs"),
     upstream: Tree = TREE,
     upstream_python: Python = PYTHON,
 ) -> None:

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from leonardo.offline import stay_local
+from leonardo.options import DriverName, Out, RunsOfOne, Seed, SiteName
 
 
 def add_commands(app: typer.Typer) -> None:
@@ -16,11 +17,11 @@ def add_commands(app: typer.Typer) -> None:
 
 def transfer(
     name: Annotated[str, typer.Option("--stage", help="The stage, or a .yaml file.")] = "transfer",
-    seed: Annotated[int, typer.Option(min=0, help="Governs tasks, model, sampling and statistics.")] = 1,
-    site: Annotated[str, typer.Option(help="Site file: a name in launch/sites or a path.")] = "desk",
-    driver: Annotated[str, typer.Option(help="Sandbox driver: auto, or a name that leonardo doctor lists.")] = "auto",
-    out: Annotated[Path, typer.Option(help="Folder for the machine-readable verdict.")] = Path("out"),
-    runs: Annotated[Path, typer.Option(help="Folder for the run's records and report.")] = Path("runs"),
+    seed: Seed = 1,
+    site: SiteName = "desk",
+    driver: DriverName = "auto",
+    out: Out = Path("out"),
+    runs: RunsOfOne = Path("runs"),
 ) -> None:
     """What training on terminal tasks does to function calling, and the other way round. Goes on where it was."""
     stay_local()

@@ -12,13 +12,12 @@ from leonardo.errors import InputError
 from leonardo.files import write_json
 from leonardo.jobs import carry
 from leonardo.jobs.offline import PIN
+from leonardo.options import DriverName, SiteName, Tree
 
 PROJECT = Path(__file__).parents[2]
 PARTS = ("assets.tar", "upstream.tar", "project.bundle")
 
 Target = Annotated[Path, typer.Argument(help="The bundle's folder; again, it goes on.")]
-SiteName = Annotated[str, typer.Option("--site", help="Site file: a name in launch/sites or a path.")]
-Driver = Annotated[str, typer.Option(help="Sandbox driver: auto, or a name that leonardo doctor lists.")]
 
 
 def bundle_command(
@@ -27,9 +26,9 @@ def bundle_command(
     model: Annotated[list[str] | None, typer.Option(help="Models of launch/models, fetched from the hub.")] = None,
     model_folder: Annotated[list[str] | None, typer.Option(help="name=folder: a checkpoint that is here.")] = None,
     wheels: Annotated[Path | None, typer.Option(help="Of make upstream-wheels.")] = None,
-    upstream: Annotated[Path, typer.Option(help="Upstream's checkout, with the patch stack.")] = PROJECT / "upstream",
+    upstream: Tree = PROJECT / "upstream",
     site: SiteName = "desk",
-    driver: Driver = "auto",
+    driver: DriverName = "auto",
 ) -> None:
     """Collect wheels, upstream, models, rows and prepared states, with digests, into one folder."""
     for name, folder in (entry.split("=", 1) for entry in model_folder or ()):
@@ -51,7 +50,7 @@ def bundle_command(
 def unbundle_command(
     source: Annotated[Path, typer.Argument(help="The bundle's folder.")],
     site: SiteName = "leonardo",
-    driver: Driver = "auto",
+    driver: DriverName = "auto",
     upstream: Annotated[Path, typer.Option(help="Where upstream's checkout goes.")] = PROJECT / "upstream",
 ) -> None:
     """Verify every file of a bundle, then put each where the site looks for it."""
@@ -80,7 +79,7 @@ def data_command(
     target: Annotated[Path, typer.Argument(help="The data set's folder, as a stage's rows names it.")],
     steps: Annotated[int, typer.Option(min=1, help="Tool calls that an episode may take.")] = 64,
     site: SiteName = "leonardo",
-    driver: Driver = "auto",
+    driver: DriverName = "auto",
 ) -> None:
     """Write rows with their prepared states as the data set that upstream's trainer reads."""
     from leonardo.assets.store import AssetStore

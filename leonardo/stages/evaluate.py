@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from leonardo.assets.commands import DriverName, First, Ids, IdsFile, Sample, Site
 from leonardo.assets.progress import say
 from leonardo.errors import InputError
+from leonardo.options import DriverName, First, Ids, IdsFile, Out, Sample, SiteName
 
 if TYPE_CHECKING:
     from leonardo.evaluation.records import Comparison, EvaluationRecord
@@ -21,7 +21,8 @@ evaluate_app = typer.Typer(
     name="evaluate", help="Base versus trained: measure, import, compare, plan.", no_args_is_help=True
 )
 
-Out = Annotated[Path, typer.Option(help="Folder for the machine-readable verdict.")]
+Resampling = Annotated[int, typer.Option(min=0, help="Of the resampling.")]
+Attempts = Annotated[int, typer.Option(min=1, help="Attempts a task.")]
 RecordFile = Annotated[Path, typer.Argument(help="An evaluation record: evaluation-<name>.json.")]
 
 
@@ -29,7 +30,7 @@ RecordFile = Annotated[Path, typer.Argument(help="An evaluation record: evaluati
 def compare_command(
     base: RecordFile,
     trained: RecordFile,
-    seed: Annotated[int, typer.Option(min=0, help="Of the resampling.")] = 0,
+    seed: Resampling = 0,
     published: Annotated[str, typer.Option(help="Show this column of the published table beside it.")] = "",
     out: Out = Path("out"),
 ) -> None:
@@ -85,7 +86,7 @@ def run_command(
     ids: Ids = "",
     ids_file: IdsFile = None,
     sample: Sample = None,
-    attempts: Annotated[int, typer.Option(min=1, help="Attempts a task.")] = 1,
+    attempts: Attempts = 1,
     concurrency: Annotated[int, typer.Option(min=1, help="Attempts at a time.")] = 8,
     bounds: Annotated[str, typer.Option(help="Bounds of an episode: reference or desk.")] = "reference",
     turns: Annotated[int | None, typer.Option(min=1, help="Turns of an episode, where the bounds' do not fit.")] = None,
@@ -100,7 +101,7 @@ def run_command(
     retries: Annotated[int, typer.Option(min=0, help="After a call that failed for a while only.")] = 6,
     seed: Annotated[int, typer.Option(min=0, help="Decides the attempts' own seeds.")] = 20_000,
     jobs: Annotated[int, typer.Option(min=1, help="Set-ups at once.")] = 2,
-    site: Site = "desk",
+    site: SiteName = "desk",
     driver: DriverName = "auto",
     out: Out = Path("out"),
 ) -> None:
@@ -143,7 +144,7 @@ def run_command(
 @evaluate_app.command("seeds")
 def seeds_command(
     records: Annotated[list[Path], typer.Argument(help="base trained base trained ...: a pair a training seed.")],
-    seed: Annotated[int, typer.Option(min=0, help="Of the resampling.")] = 0,
+    seed: Resampling = 0,
     out: Out = Path("out"),
 ) -> None:
     """Several training seeds together: an interval over tasks and one over seeds; writes out/evaluate-seeds.json."""
@@ -174,7 +175,7 @@ def seeds_command(
 def power_command(
     difference: Annotated[float, typer.Option(help="The difference to be shown, such as 0.1 for 10 points.")],
     base: Annotated[float | None, typer.Option(min=0, max=1, help="The base's pass rate.")] = None,
-    attempts: Annotated[int, typer.Option(min=1, help="Attempts a task.")] = 1,
+    attempts: Attempts = 1,
     discordance: Annotated[
         float | None, typer.Option(min=0, max=1, help="Share of tasks at which single attempts of both differ.")
     ] = None,

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from leonardo.options import Out
+
 families_app = typer.Typer(name="families", help="Model families: formats, templates and tokens as data.")
 
 
@@ -25,7 +27,7 @@ def check(
     tokenizer: Annotated[
         list[str] | None, typer.Option(help="FAMILY=FOLDER: check with this model's tokenizer. May be repeated.")
     ] = None,
-    out: Annotated[Path, typer.Option(help="Folder for the machine-readable verdict.")] = Path("out"),
+    out: Out = Path("out"),
 ) -> None:
     """Round trips, damaged calls, masks, and agreement with vLLM's parsers."""
     from leonardo.stages.families import check_command

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from leonardo.errors import InputError
+from leonardo.options import DriverName, IdsFile, Out, Sample, Seed, SiteName
 from leonardo.stages.carry import bundle_command, data_command, unbundle_command
 
 if TYPE_CHECKING:
@@ -22,10 +23,8 @@ if TYPE_CHECKING:
 launch_app = typer.Typer(name="launch", help="Stages as Slurm jobs: render, check, submit, follow, collect.")
 
 Stages = Annotated[list[str], typer.Argument(help="Stages of launch/stages or .yaml files; several make a chain.")]
-SiteName = Annotated[str, typer.Option("--site", help="Site file: a name in launch/sites or a path.")]
 ModelName = Annotated[str, typer.Option("--model", help="Model of launch/models in place of the stage's.")]
 EngineName = Annotated[str, typer.Option("--engine", help="desk, or upstream.")]
-Seed = Annotated[int, typer.Option(min=0, help="Governs tasks, model, sampling and statistics.")]
 Account = Annotated[str, typer.Option(help="Whom the time is charged to, in place of the site's.")]
 Quality = Annotated[str, typer.Option("--qos", help="QOS in place of the first that takes the job.")]
 PoolName = Annotated[str, typer.Option("--pool", help="Kind of node in place of the stage's.")]
@@ -86,7 +85,7 @@ def check(
     runs: Runs = None,
     folder: Folder = None,
     wheels: Wheels = None,
-    out: Annotated[Path, typer.Option(help="Folder for the machine-readable verdict.")] = Path("out"),
+    out: Out = Path("out"),
 ) -> None:
     """Everything that can be known before the queue: one line a finding; writes out/launch-check.json."""
     from leonardo.files import write_verdict
@@ -166,11 +165,11 @@ def data(
         str, typer.Option(help="The stage that it is for: how many calls an episode may make.")
     ] = "reproduce",
     site: SiteName = "leonardo",
-    driver: Annotated[str, typer.Option(help="Sandbox driver: auto, or a name that leonardo doctor lists.")] = "auto",
-    ids_file: Annotated[Path | None, typer.Option(help="Rows by their ids, one a line of a file.")] = None,
-    sample: Annotated[int | None, typer.Option(min=1, help="N rows, chosen by a hash of their ids.")] = None,
+    driver: DriverName = "auto",
+    ids_file: IdsFile = None,
+    sample: Sample = None,
     also: Annotated[str, typer.Option(help="Classes of verdicts to take all the same, with commas between.")] = "",
-    out: Annotated[Path, typer.Option(help="Folder for the machine-readable verdict.")] = Path("out"),
+    out: Out = Path("out"),
 ) -> None:
     """ROWS as the data set of upstream's trainer, each with its prepared state; rows of no use are left out."""
     from rich.console import Console

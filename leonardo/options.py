@@ -1,0 +1,33 @@
+"""Options and arguments that several commands take, each said once; a command gives its own default."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+SiteName = Annotated[str, typer.Option(help="Site file: a name in launch/sites or a path.")]
+DriverName = Annotated[str, typer.Option(help="Sandbox driver: auto, or a name that leonardo doctor lists.")]
+Seed = Annotated[int, typer.Option(min=0, help="Governs tasks, model, sampling and statistics.")]
+Jobs = Annotated[int, typer.Option(min=1, help="Set-ups and checks that run at once.")]
+
+# --- where things are written -----------------------------------------------------------------------------------------
+
+Out = Annotated[Path, typer.Option(help="Folder for the machine-readable verdict.")]
+Runs = Annotated[Path, typer.Option(help="Folder of the ledger.")]
+RunsOfOne = Annotated[Path, typer.Option(help="Folder for the run's records and report.")]
+RunsOfMany = Annotated[Path, typer.Option(help="Folder for the ledger, the runs' records and reports.")]
+
+# --- which rows -------------------------------------------------------------------------------------------------------
+
+Rows = Annotated[Path, typer.Argument(help="Rows: a JSONL or Parquet file or a folder.")]
+First = Annotated[int | None, typer.Option(min=1, help="The first N rows.")]
+Ids = Annotated[str, typer.Option(help="Rows by their ids, with commas between.")]
+IdsFile = Annotated[Path | None, typer.Option(help="Rows by their ids, one a line of a file.")]
+Sample = Annotated[int | None, typer.Option(min=1, help="N rows, chosen by a hash of their ids.")]
+Shard = Annotated[str, typer.Option(help="k/n: the k-th of n parts, for an array job.")]
+
+# --- upstream's trainer -----------------------------------------------------------------------------------------------
+
+Engine = Annotated[str, typer.Option(help="desk, or upstream (upstream's trainer in its own environment).")]
+Tree = Annotated[Path, typer.Option(help="Upstream's checkout, with the patch stack.")]
+Python = Annotated[Path, typer.Option(help="Python of upstream's environment.")]
