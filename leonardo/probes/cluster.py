@@ -14,6 +14,7 @@ from leonardo.cluster import ApptainerLimits, Cluster
 from leonardo.probes.gpus import gpus, nccl
 from leonardo.probes.probe import Probe, Result, ok
 from leonardo.probes.programs import run
+from leonardo.sandbox.apptainer import find as own_or_found
 
 _GIB = 1 << 30
 _APART = 2.0
@@ -33,7 +34,8 @@ except urllib.error.URLError as error:
 def apptainer(limits: ApptainerLimits) -> Result:
     """Its version."""
     name = "apptainer"
-    if shutil.which(limits.command) is None:
+    program = own_or_found() if limits.command == "apptainer" else shutil.which(limits.command)
+    if program is None:
         return Result(
             name,
             "degraded",
@@ -41,7 +43,7 @@ def apptainer(limits: ApptainerLimits) -> Result:
             "no fallback where a kernel forbids our sandboxes; images of a registry cannot be fetched",
             "Load its module, or make apptainer",
         )
-    said = run(limits.command, "--version")
+    said = run(str(program), "--version")
     found = re.search(r"\d+\.\d+(\.\d+)?", said.output if said.well else "")
     if found is None:
         what = f"{limits.command} --version says {said.words or repr(said.output)}"
@@ -64,8 +66,13 @@ def scheduler() -> Result:
 
 def partitions(cluster: Cluster) -> Result:
     """Whether the site's partitions are there."""
-    said = set(run("scontrol", "show", "partition", "--oneliner").output.split())
-    gone = [pool.partition for pool in cluster.pools.values() if f"PartitionName={pool.partition}" not in said]
+    said = run("scontrol", "show", "partition", "--oneliner")
+    if not said.well:
+        return Result(
+            "partitions", "missing", f"scontrol does not answer ({said.words})", "nothing is known of them", ""
+        )
+    there = set(said.output.split())
+    gone = [pool.partition for pool in cluster.pools.values() if f"PartitionName={pool.partition}" not in there]
     if not gone:
         return ok("partitions", "those of the site are there")
     return Result("partitions", "missing", f"no {', '.join(gone)}", "jobs for it are refused", "Mend the site's pools")
@@ -110,21 +117,24 @@ def scratch(folder: Path, least: float) -> Result:
         "scratch",
         "degraded",
         f"{free:.1f} GiB free in {folder}",
-        f"the site says {least:g}",
-        "Free it, or mend the site",
+        f"the site says {least:g}: jobs that ask for more than there is do not start",
+        "Free it, or mend tmp_size of the site",
     )
 
 
 def clock(shared: Path) -> Result:
     """This node's clock against the shared file system's."""
+    if "$" in str(shared):
+        return Result("clock", "degraded", f"{shared} is not set here", "not compared", "Set the variable")
     place = shared
-    while not place.exists():
-        place = place.parent
     try:
+        while not place.exists():
+            place = place.parent
         with tempfile.NamedTemporaryFile(dir=place) as file:
             apart = abs(time.time() - Path(file.name).stat().st_mtime)
     except OSError as error:
-        return Result("clock", "degraded", f"{place} cannot be written ({error.strerror})", "not compared", "")
+        words = f"{place} cannot be written to ({error.strerror})"
+        return Result("clock", "degraded", words, "not compared", "Make it yours, or mend roots of the site")
     if apart <= _APART:
         return ok("clock", f"{apart:.1f} s from {place}'s")
     return Result(

@@ -1,6 +1,5 @@
 """Probes of the kernel and of what an unprivileged user may do."""
 
-import getpass
 import os
 import platform
 import re
@@ -11,7 +10,9 @@ import tempfile
 from pathlib import Path
 
 from leonardo.probes.probe import Probe, Result, ok
+from leonardo.probes.programs import run
 from leonardo.sandbox import cgroups as groups
+from leonardo.sandbox import identities
 
 _GIB = 1 << 30
 _TRIED = (5, 11)
@@ -48,11 +49,11 @@ def kernel() -> Result:
 
 def user_namespaces() -> Result:
     """Whether this user can make one."""
-    done = _run("unshare", "--user", "--map-root-user", "true")
-    if done == "":
+    said = run("unshare", "--user", "--map-root-user", "true")
+    if said.well:
         return ok("user-namespaces", "can be made")
     limit = _read("/proc/sys/user/max_user_namespaces")
-    why = "max_user_namespaces is 0" if limit == "0" else done
+    why = "max_user_namespaces is 0" if limit == "0" else said.words
     return Result(
         "user-namespaces",
         "missing",
@@ -65,49 +66,53 @@ def user_namespaces() -> Result:
 def overlay() -> Result:
     """Whether an overlay can be mounted in a user namespace, with deletions."""
     with tempfile.TemporaryDirectory() as folder:
-        done = _run("unshare", "--user", "--map-root-user", "--mount", "sh", "-c", _OVERLAY, "sh", folder)
-    if done == "":
+        said = run("unshare", "--user", "--map-root-user", "--mount", "sh", "-c", _OVERLAY, "sh", folder)
+    if said.well:
         return ok("overlay", "mounts in a user namespace, and deletes")
     return Result(
         "overlay",
         "degraded",
-        f"does not mount in a user namespace ({done})",
-        "sandboxes go through fuse-overlayfs or one Apptainer instance an episode: 2 to 30 times slower",
-        "Install fuse-overlayfs, or use a newer kernel",
+        f"does not mount in a user namespace ({said.words})",
+        "one driver is left, the slowest: namespaces-fuse, with a process of fuse-overlayfs for each sandbox",
+        "Install fuse-overlayfs, with mode 666 on /dev/fuse; or use a newer kernel",
     )
 
 
 def fuse() -> Result:
-    """Whether /dev/fuse can be opened."""
+    """Whether /dev/fuse can be opened, and by any user: sandboxes of root are not root on the host."""
     try:
         os.close(os.open("/dev/fuse", os.O_RDWR))
+        mode = Path("/dev/fuse").stat().st_mode
+        why = "" if mode & 0o6 == 0o6 else f"is for some users only, mode {mode & 0o777:o}"
     except OSError as error:
-        return Result(
-            "fuse",
-            "degraded",
-            f"/dev/fuse cannot be opened ({error.strerror})",
-            "Apptainer cannot mount an image as a plain user, and there is no fuse-overlayfs to fall back on",
-            "Ask for mode 666 on /dev/fuse; unpacked bases do without",
-        )
-    return ok("fuse", "/dev/fuse opens")
+        why = f"cannot be opened ({error.strerror})"
+    if not why:
+        return ok("fuse", "/dev/fuse opens")
+    return Result(
+        "fuse",
+        "degraded",
+        f"/dev/fuse {why}",
+        "Apptainer cannot mount an image as a plain user, and there is no fuse-overlayfs to fall back on",
+        "Ask for mode 666 on /dev/fuse; unpacked bases do without",
+    )
 
 
 def many_ids() -> Result:
     """Whether a user namespace may hold many user ids."""
-    if os.getuid() == 0:
-        return ok("many-ids", "root maps any")
-    missing = [name for name in ("newuidmap", "newgidmap") if shutil.which(name) is None]
-    names = (getpass.getuser(), str(os.getuid()))
-    ranges = [line.split(":") for line in _read("/etc/subuid").splitlines()]
-    mine = [entry for entry in ranges if entry[0] in names and len(entry) == 3]
-    if mine and not missing:
-        return ok("many-ids", f"{mine[0][2]} subordinate ids from {mine[0][1]}")
+    try:
+        found = identities.full()
+        why = found.degraded or (_mapped(found) if found.programs else "")
+    except identities.NoRangeError as error:
+        why = str(error)
+    if not why:
+        count, first = found.users[-1], found.users[-2]
+        return ok("many-ids", f"{count} subordinate ids from {first}")
     return Result(
         "many-ids",
         "degraded",
-        f"{' and '.join(missing)} missing" if missing else f"no line for {names[0]} in /etc/subuid",
-        "sandboxes have one user: chown and su fail in them, and apt needs its sandbox off",
-        "Ask for a range in /etc/subuid and /etc/subgid, and for the package uidmap",
+        why,
+        "sandboxes have one user or few: chown and su fail in them, and apt needs its sandbox off",
+        "Ask for 65536 ids in /etc/subuid and /etc/subgid, and for the package uidmap",
     )
 
 
@@ -208,11 +213,20 @@ def _read(path: str) -> str:
         return ""
 
 
-def _run(*command: str) -> str:
-    """Run it; "" where it ended well, else its last words."""
+def _mapped(wanted: identities.Identities) -> str:
+    """Map the ids in a namespace; "" where that went well, else why not."""
+    command = ("unshare", "--user", "cat")
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20, stdin=subprocess.DEVNULL)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return str(error)
-    words = done.stderr.strip().splitlines()
-    return "" if done.returncode == 0 else (words[-1] if words else f"exit code {done.returncode}")
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as one:
+            assert one.stdin is not None and one.stdout is not None
+            one.stdin.write(b"x")
+            one.stdin.flush()
+            if not one.stdout.read(1):  # it is cat, and in the namespace, when it answers
+                return "no user namespace can be made"
+            for program, ids in (("newuidmap", wanted.users), ("newgidmap", wanted.groups)):
+                said = run(program, str(one.pid), *map(str, ids))
+                if not said.well:
+                    return f"{program} fails ({said.words})"
+    except OSError as error:
+        return f"no user namespace can be made ({error.strerror})"
+    return ""

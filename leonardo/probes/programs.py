@@ -56,5 +56,6 @@ def run(*command: str, seconds: float = 20.0, environment: Mapping[str, str] | N
         return Said(True, printed)
     if code is None:
         return Said(False, printed, f"no answer within {seconds:g} s")
-    last = next((line.strip() for line in reversed(said) if line.strip()), f"exit code {code}")
+    lines = [line.strip() for line in said if line.strip() and "dmesg(1)" not in line]  # util-linux's general advice
+    last = lines[-1] if lines else f"exit code {code}"
     return Said(False, printed, last[:_MOST_WORDS])
