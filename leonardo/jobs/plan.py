@@ -49,6 +49,8 @@ class JobPlan:
         scratch: node-local folder under which the job makes its own.
         resources: what it asks for.
         ray: the ``ray`` program of the trainer's environment; None where the step needs no cluster.
+        ray_places: "CPUs" that Ray is told of, a node; 0 for the cores that are not reserved.
+        ray_options: further ones of ``ray start``, on every node.
         set_up: lines of shell at the start.
         environment: variables, beside those that every job has.
         needs: files and folders that must be there on every node, with what to do where one is not.
@@ -68,6 +70,8 @@ class JobPlan:
     scratch: Path
     resources: Resources
     ray: Path | None = None
+    ray_places: int = 0
+    ray_options: tuple[str, ...] = ()
     set_up: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     needs: Mapping[str, str] = field(default_factory=dict)

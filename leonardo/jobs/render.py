@@ -46,7 +46,13 @@ def render(plan: JobPlan) -> str:
         cores=asked.cores,
         gpus=asked.gpus,
         by_task=asked.gpus > 0,
-        ray_cores=max(1, asked.cores - asked.reserved_cores),
+        ray_options=" ".join(
+            [
+                f"--num-cpus={plan.ray_places or max(1, asked.cores - asked.reserved_cores)}",
+                f"--num-gpus={asked.gpus}",
+                *map(shlex.quote, plan.ray_options),
+            ]
+        ),
         command=list(_lines(plan)),
     )
     return text

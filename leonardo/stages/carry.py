@@ -1,4 +1,4 @@
-"""``leonardo launch bundle``, ``unbundle`` and ``data``: what is carried to a cluster without a network."""
+"""``leonardo launch bundle`` and ``unbundle``: what is carried to a cluster without a network."""
 
 import subprocess
 import tarfile
@@ -72,37 +72,6 @@ def unbundle_command(
         _unbundle_assets(source / "assets.tar", site, driver)
     if "wheels" in {name.split("/")[0] for name in files}:
         typer.echo(f"then: make upstream-env WHEELS={shared / 'wheels'} VARIANT=cuda")
-
-
-def data_command(
-    rows: Annotated[Path, typer.Argument(help="Rows that are built: a JSONL or Parquet file or a folder.")],
-    target: Annotated[Path, typer.Argument(help="The data set's folder, as a stage's rows names it.")],
-    steps: Annotated[int, typer.Option(min=1, help="Tool calls that an episode may take.")] = 64,
-    site: SiteName = "leonardo",
-    driver: DriverName = "auto",
-) -> None:
-    """Write rows with their prepared states as the data set that upstream's trainer reads."""
-    from leonardo.assets.store import AssetStore
-    from leonardo.engine.upstream.dataset import write_dataset
-    from leonardo.hooks.sandbox import SCHEME
-    from leonardo.sandbox.drivers import open_driver
-    from leonardo.site import load_site
-    from leonardo.tasks.rows import read_tasks
-
-    settings = load_site(site)
-    tasks = read_tasks(rows)
-    with open_driver(driver) as opened:
-        store = AssetStore(settings.cache / "assets", opened, settings)
-        try:
-            entries = {task.id: store.entry(task) for task in tasks}
-        finally:
-            store.close()
-    images = {name: f"{SCHEME}{entry.prepared}" for name, entry in entries.items() if entry and entry.prepared}
-    kept = [task for task in tasks if task.id in images]
-    if not kept:
-        raise InputError(f"None of the rows in {rows} is built", "Build them: leonardo launch assets, or make assets")
-    write_dataset(target, kept, images, steps)
-    typer.echo(f"{target}: {len(kept)} of {len(tasks)} rows; the others are not built")
 
 
 def _fetch_model(name: str, target: Path) -> None:

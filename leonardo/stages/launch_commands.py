@@ -4,21 +4,23 @@ import re
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from leonardo.errors import InputError
-from leonardo.options import DriverName, IdsFile, Out, Sample, Seed, SiteName
-from leonardo.stages.carry import bundle_command, data_command, unbundle_command
+from leonardo.options import DriverName, IdsFile, Out, Python, Sample, Seed, SiteName, Tree
+from leonardo.stages.carry import bundle_command, unbundle_command
 
 if TYPE_CHECKING:
     from leonardo.jobs.check import Trainer
     from leonardo.jobs.findings import Finding
     from leonardo.jobs.plan import JobPlan
     from leonardo.site import Site
+
+PROJECT = Path(__file__).parents[2]
 
 launch_app = typer.Typer(name="launch", help="Stages as Slurm jobs: render, check, submit, follow, collect.")
 
@@ -61,11 +63,13 @@ def render(
     pool: PoolName = "",
     minutes: Minutes = 0,
     shape: ShapeName = "",
+    upstream: Tree = PROJECT / "upstream",
+    upstream_python: Python = PROJECT / ".venv-upstream/bin/python",
     runs: Runs = None,
     folder: Folder = None,
 ) -> None:
     """Print the sbatch script; nothing is written, nothing asked."""
-    chosen = _choices(site, engine, seed, account, qos, pool, minutes, shape)
+    chosen = _choices(site, engine, seed, account, qos, pool, minutes, shape, upstream, upstream_python)
     for ready in _ready(stages, model, chosen, runs, folder, None):
         typer.echo(ready.script, nl=False)
 
@@ -82,6 +86,8 @@ def check(
     pool: PoolName = "",
     minutes: Minutes = 0,
     shape: ShapeName = "",
+    upstream: Tree = PROJECT / "upstream",
+    upstream_python: Python = PROJECT / ".venv-upstream/bin/python",
     runs: Runs = None,
     folder: Folder = None,
     wheels: Wheels = None,
@@ -90,7 +96,7 @@ def check(
     """Everything that can be known before the queue: one line a finding; writes out/launch-check.json."""
     from leonardo.files import write_verdict
 
-    chosen = _choices(site, engine, seed, account, qos, pool, minutes, shape)
+    chosen = _choices(site, engine, seed, account, qos, pool, minutes, shape, upstream, upstream_python)
     found: list[Finding] = []
     for ready in _ready(stages, model, chosen, runs, folder, wheels):
         own = _check(ready)
@@ -117,13 +123,15 @@ def submit(
     pool: PoolName = "",
     minutes: Minutes = 0,
     shape: ShapeName = "",
+    upstream: Tree = PROJECT / "upstream",
+    upstream_python: Python = PROJECT / ".venv-upstream/bin/python",
     runs: Runs = None,
     folder: Folder = None,
     wheels: Wheels = None,
     after: Annotated[list[str] | None, typer.Option(help="Job ids that have to end well first.")] = None,
 ) -> None:
     """Check, write the run folder, queue the job. Of several stages each waits for the one before it to end well."""
-    chosen = _choices(site, engine, seed, account, qos, pool, minutes, shape)
+    chosen = _choices(site, engine, seed, account, qos, pool, minutes, shape, upstream, upstream_python)
     ready = list(_ready(stages, model, chosen, runs, folder, wheels))
     _require(ready)
     _submit(ready, after or [])
@@ -249,13 +257,23 @@ def cancel(run: Run) -> None:
 
 launch_app.command("bundle")(bundle_command)
 launch_app.command("unbundle")(unbundle_command)
-launch_app.command("data")(data_command)
 
 
 # --- from names to plans ----------------------------------------------------------------------------------------------
 
 
-def _choices(site: str, engine: str, seed: int, account: str, qos: str, pool: str, minutes: int, shape: str) -> "Any":
+def _choices(
+    site: str,
+    engine: str,
+    seed: int,
+    account: str,
+    qos: str,
+    pool: str,
+    minutes: int,
+    shape: str,
+    tree: Path = PROJECT / "upstream",
+    tree_python: Path = PROJECT / ".venv-upstream/bin/python",
+) -> "Any":
     from leonardo.stages.launch_choices import Choices
 
     if engine not in ("", "desk", "upstream"):
@@ -264,7 +282,9 @@ def _choices(site: str, engine: str, seed: int, account: str, qos: str, pool: st
         if not re.fullmatch(r"[\w.-]*", value, re.ASCII):  # it goes into the job's script
             raise InputError(f"--{option} {value!r} is no name", "Letters, digits, and the signs _ . -")
     own = engine or "desk"
-    return Choices(own, seed, account, qos, pool, minutes, shape, _place(site)), engine == ""  # type: ignore[arg-type]
+    choices = Choices(own, seed, account, qos, pool, minutes, shape, _place(site))  # type: ignore[arg-type]
+    # not resolved: a link is what makes a Python an environment's
+    return replace(choices, tree=tree.absolute(), upstream_python=tree_python.absolute()), engine == ""
 
 
 def _place(name: str) -> str:
@@ -276,8 +296,6 @@ def _ready(
     stages: Sequence[str], model: str, chosen: "Any", runs: Path | None, folder: Path | None, wheels: Path | None
 ) -> "Any":
     """Read the files and plan each stage."""
-    from dataclasses import replace
-
     from leonardo.jobs.folder import name_folder
     from leonardo.jobs.render import render as render_plan
     from leonardo.site import load_site

@@ -19,6 +19,13 @@ _LAYERS_SHARE = 0.75
 """Of a node's space in ``job.tmp``, for unpacked layers; the rest is for sockets, caches and temporary files."""
 
 
+_PLACES_OF_A_LEARNER, _OTHER_PLACES = 10, 8
+"""What upstream asks of Ray for a learner GPU, in CPUs, however many a node has; and for its actors beside them."""
+
+_BY_THE_JOB = ("node-ip-address", "num-gpus", "num-cpus", "include-dashboard")
+"""Options of ``ray start`` in a site that hold on the desk; in a job the job knows."""
+
+
 def with_trainer(plan: JobPlan, stage: Stage, model: Model, site: Site, shape: Shape, choices: Choices) -> JobPlan:
     """``plan`` with upstream's trainer as its main step. Raises InputError for a flag that is not the files' to set."""
     shared = cluster_of(site).roots.shared
@@ -38,6 +45,7 @@ def with_trainer(plan: JobPlan, stage: Stage, model: Model, site: Site, shape: S
         BUDGET_VARIABLE: f"{_LAYERS_SHARE * plan.resources.tmp:g}",
         SITE_VARIABLE: choices.site,
     }
+    options = tuple(f"--{name}={value}" for name, value in site.upstream.ray.items() if name not in _BY_THE_JOB)
     needs = {
         **plan.needs,
         **upstream_needs(choices),
@@ -49,6 +57,11 @@ def with_trainer(plan: JobPlan, stage: Stage, model: Model, site: Site, shape: S
         plan,
         command=tuple(trainer),
         ray=choices.upstream_python.parent / "ray",
+        ray_places=max(
+            plan.resources.cores - plan.resources.reserved_cores,
+            _PLACES_OF_A_LEARNER * max(shape.learners) + plan.resources.gpus + _OTHER_PLACES,
+        ),
+        ray_options=options,
         environment=environment,
         needs=needs,
         files={PARSERS: json.dumps(parsers, indent=2) + "\n"},
@@ -63,11 +76,12 @@ def trainer_of(
     cluster = cluster_of(site)
     shape = shape_for(model.shapes, choices.shape or cluster.pool(pool).gpu, model.name)
     folder = plan.pins.get("model_folder")
+    variant = "cpu" if site.upstream.environment.get("DS_ACCELERATOR") == "cpu" else "cuda"
     return Trainer(
         python=choices.upstream_python,
         tree=choices.tree,
         patches=choices.project / "patches",
-        lock=choices.project / "launch/environments/upstream-cuda.txt",
+        lock=choices.project / f"launch/environments/upstream-{variant}.txt",
         shape=shape,
         wheels=wheels or cluster.roots.shared / "wheels",
         flags={**site.upstream.flags, **model.upstream, **stage.upstream, **shape.all_flags()},

@@ -5,13 +5,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from leonardo.assets.store import AssetStore
 from leonardo.errors import InputError
 from leonardo.jobs import carry
 from leonardo.jobs.offline import model_findings
+from leonardo.rollout.episodes import EpisodeSettings
 from leonardo.sandbox.driver import Driver
-from leonardo.stages.carry import bundle_command, data_command, unbundle_command
+from leonardo.stages.carry import bundle_command, unbundle_command
+from leonardo.stages.dataset import write_data
 from leonardo.tasks.desk import generate, write_rows
 from leonardo.tasks.rows import read_tasks
 
@@ -95,7 +98,9 @@ cluster:
     built.close()
     bundle_command(tmp_path / "bundle", rows=rows, upstream=tmp_path / "none", site=str(here))
     unbundle_command(tmp_path / "bundle", site=str(there), upstream=tmp_path / "none")
-    data_command(tmp_path / "shared/data/rows.jsonl", tmp_path / "shared/data/small", site=str(there))
+    carried = read_tasks(tmp_path / "shared/data/rows.jsonl")
+    out = tmp_path / "out/data.json"
+    write_data(carried, tmp_path / "shared/data/small", out, EpisodeSettings(), site=there, console=Console(quiet=True))
     written = [json.loads(line) for line in (tmp_path / "shared/data/small/dataset/train.jsonl").open()]
     images = [row["env_config"]["env_configs"][0]["image"] for row in written]
     assert images == [f"prepared://{entry.prepared}" for entry in entries]

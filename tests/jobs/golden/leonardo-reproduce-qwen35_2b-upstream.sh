@@ -107,11 +107,11 @@ export PATH=/leonardo_work/project/tmax-leonardo/code/.venv-upstream/bin:$PATH
 each='head=$1 port=$2; shift 2
 [ "$SLURM_PROCID" != 0 ] || exec "$@"
 for _ in $(seq 300); do (: < "/dev/tcp/$head/$port") 2> /dev/null && break; sleep 1; done
-exec ray start --address "$head:$port" --num-cpus=24 --num-gpus=4 --block'
+exec ray start --address "$head:$port" --num-cpus=52 --num-gpus=4 --block'
 srun --ntasks=8 --ntasks-per-node=1 --cpus-per-task=32 --gpus-per-task=4 --cpu-bind=cores \
   --wait=20 bash -c "$each" each "$address" "$port" \
   ray symmetric-run --address "$address:$port" --min-nodes 8 \
-  --num-cpus=24 --num-gpus=4 -- \
+  --num-cpus=52 --num-gpus=4 -- \
   "$python" -m leonardo.jobs.step run "$scratch/stop" "$run/ended$task.json" -- \
   /leonardo_work/project/tmax-leonardo/code/.venv-upstream/bin/python /leonardo_work/project/tmax-leonardo/code/upstream/training/open-instruct/open_instruct/grpo_fast.py \
   --active_sampling True --advantage_normalization_type centered \
