@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from leonardo.errors import InputError
 from leonardo.files import digest_of
+from leonardo.functions.answered import AnsweredTask
 from leonardo.functions.tasks import HELD_OUT_SHARE, FunctionTask, Split
 from leonardo.rollout.formats import Call
 from leonardo.tasks.desk.scene import FOLDERS, NUMBERS, STEMS
@@ -70,31 +71,12 @@ PAIRS: tuple[tuple[Function, Function], ...] = (
 FUNCTIONS = tuple(function for pair in PAIRS for function in pair)
 
 
-@dataclass(frozen=True)
-class DeskFunctionTask:
-    """A generated row with demonstrations.
-
-    Attributes:
-        task: the row as a task.
-        right, wrong: calls that pass, and that do not; no calls is the refusal.
-    """
-
-    task: FunctionTask
-    right: tuple[Call, ...]
-    wrong: tuple[Call, ...]
-
-    def attempt(self, random: Random, right: float) -> tuple[tuple[Call, ...], bool]:
-        """One demonstration, right with this probability, and whether it is."""
-        is_right = random.random() < right
-        return (self.right if is_right else self.wrong), is_right
-
-
-def generate(split: Split, count: int, seed: int, categories: Sequence[str] = CATEGORIES) -> list[DeskFunctionTask]:
+def generate(split: Split, count: int, seed: int, categories: Sequence[str] = CATEGORIES) -> list[AnsweredTask]:
     """``count`` distinct rows of ``split``, dealt out evenly over ``categories``; a smaller count gives a prefix."""
     if unknown := set(categories) - set(CATEGORIES):
         raise InputError(f"no desk function category {min(unknown)}", f"There are {', '.join(CATEGORIES)}")
     streams = {category: Random(f"{seed} {split} {category} functions") for category in categories}
-    tasks: dict[str, DeskFunctionTask] = {}
+    tasks: dict[str, AnsweredTask] = {}
     for index in range(count):
         category = categories[index % len(categories)]
         for _ in range(1000):
@@ -112,7 +94,7 @@ def split_of(task_id: str) -> Split:
     return "held-out" if int(task_id[-8:], 16) % HELD_OUT_SHARE == 0 else "train"
 
 
-def _simple(random: Random) -> DeskFunctionTask:
+def _simple(random: Random) -> AnsweredTask:
     """One function, all of whose parameters the request names; the mistake leaves the optional one out."""
     function = random.choice(FUNCTIONS)
     subject, amount, pace = random.choice(function.subject[1]), random.choice(NUMBERS), random.choice(PACES)
@@ -121,7 +103,7 @@ def _simple(random: Random) -> DeskFunctionTask:
     return _made("simple_python", request, [function.described(paced=True)], right, (function.call(subject, amount),))
 
 
-def _multiple(random: Random) -> DeskFunctionTask:
+def _multiple(random: Random) -> AnsweredTask:
     """Two functions that are alike; the mistake takes the other."""
     pair = random.choice(PAIRS)
     function, other = random.sample(pair, 2)
@@ -132,7 +114,7 @@ def _multiple(random: Random) -> DeskFunctionTask:
     return _made("multiple", request, offered, (right,), (wrong,))
 
 
-def _parallel(random: Random) -> DeskFunctionTask:
+def _parallel(random: Random) -> AnsweredTask:
     """Two things to do with one function; the mistake does the first only."""
     function = random.choice(FUNCTIONS)
     subjects, amount = random.sample(list(function.subject[1]), 2), random.choice(NUMBERS)
@@ -141,7 +123,7 @@ def _parallel(random: Random) -> DeskFunctionTask:
     return _made("parallel", request, [function.described(paced=False)], right, right[:1])
 
 
-def _irrelevance(random: Random) -> DeskFunctionTask:
+def _irrelevance(random: Random) -> AnsweredTask:
     """A request that the offered functions do not serve; the mistake calls the first of them."""
     asked, pair = random.sample(PAIRS, 2)
     function = random.choice(asked)
@@ -161,7 +143,7 @@ def _made(
     functions: Sequence[Mapping[str, Any]],
     right: tuple[Call, ...],
     wrong: tuple[Call, ...],
-) -> DeskFunctionTask:
+) -> AnsweredTask:
     """The row, in the package's form. Its id names everything that the policy sees, and orders of no meaning too."""
     digest = digest_of([category, request, list(functions)])
     row = {
@@ -172,4 +154,4 @@ def _made(
         "shown": list(functions),
         "answer": [{call.name: {name: [value] for name, value in call.arguments.items()}} for call in right],
     }
-    return DeskFunctionTask(FunctionTask(row["id"], category, row, SYSTEM), right, wrong)
+    return AnsweredTask(FunctionTask(row["id"], category, row, SYSTEM), right, wrong)

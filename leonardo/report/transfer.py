@@ -6,7 +6,7 @@ from leonardo.evaluation.verdict import interval_points, percent, points
 from leonardo.files import write_atomic
 from leonardo.report.engines import shown
 from leonardo.report.jinja import render
-from leonardo.stages.transfer import LIMITS, TransferOutcome
+from leonardo.stages.transfer import TransferOutcome, limits_of
 
 
 def render_transfer(outcome: TransferOutcome) -> Path:
@@ -15,5 +15,8 @@ def render_transfer(outcome: TransferOutcome) -> Path:
     on_functions = [effect for effect in outcome.matrix.effects if effect.on == "functions"]
     categories = [family.family for family in on_functions[0].comparison.families] if on_functions else []
     page = outcome.run_folder / "index.html"
-    write_atomic(page, render("transfer.html.j2", filters, outcome=outcome, categories=categories, limits=LIMITS))
+    write_atomic(
+        page,
+        render("transfer.html.j2", filters, outcome=outcome, categories=categories, limits=limits_of(outcome.stage)),
+    )
     return page

@@ -31,7 +31,7 @@ from leonardo.files import digest_of, machine
 from leonardo.rollout.atif import to_atif
 from leonardo.rollout.episode import EpisodeSettings
 from leonardo.rollout.episodes import run_rollouts
-from leonardo.rollout.families import Family
+from leonardo.rollout.families import Family, Listing
 from leonardo.rollout.sandboxes import MakeBackend, TaskSandboxes
 from leonardo.sandbox.drivers import Choice, choose
 from leonardo.sandbox.pool import PoolSettings, SandboxPool
@@ -126,10 +126,11 @@ class Recipe:
         family: Family | None = None,
         pretrained: Path | None = None,
         more: Sequence[Demonstration] = (),
+        listing: Listing = "brief",
     ) -> Path:
         """The base policy's Hugging Face folder, from nothing or from the folder ``pretrained``; made once.
 
-        ``more`` are demonstrations of other environments.
+        ``more`` are demonstrations of other environments; ``listing`` is how its chat template shows tools.
         """
         with self.phase(title) as bar, self.sandboxes("warm-start", config.episode) as make_backend:
             bar.start(config.steps, f"{title} on demonstrations")
@@ -144,6 +145,7 @@ class Recipe:
                 family,
                 pretrained,
                 more,
+                listing,
             )
 
     def evaluate(

@@ -6,7 +6,7 @@ its last checkpoint, and a cell that is there, with the weights that it should h
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,14 +22,13 @@ from leonardo.engine.desk.learner import POLICY_FOLDER, STEPS_FILE, train
 from leonardo.engine.desk.policy import load_policy
 from leonardo.engine.desk.sampler import Sampler
 from leonardo.engine.desk.update import digest_of_weights
-from leonardo.evaluation import Comparison, EvaluationRecord, compare, evaluate, read_record
+from leonardo.evaluation import EvaluationRecord, compare, evaluate, read_record
 from leonardo.evaluation.harness import EVALUATION_SEED, evaluation_pins
-from leonardo.files import digest_of, require_writable, write_verdict
+from leonardo.files import digest_of, require_writable, write_json, write_verdict
 from leonardo.functions.checkers import Checkers, package_pins
-from leonardo.functions.desk import SYSTEM, generate
+from leonardo.functions.desk import SYSTEM
 from leonardo.functions.environment import FORMAT_ERROR, FunctionWorlds
 from leonardo.gates.criteria import Finding, apply
-from leonardo.gates.direction import Direction
 from leonardo.gates.signal import signal_figures
 from leonardo.gates.steps import read_records
 from leonardo.rollout.atif import to_atif
@@ -39,76 +38,28 @@ from leonardo.site import load_site
 from leonardo.stages.definition import Model, Stage, load_model
 from leonardo.stages.demo import line_of
 from leonardo.stages.recipe import Recipe, opened, plain
+from leonardo.stages.trainers import pretrained
 from leonardo.stages.transferfile import KINDS, Kind, Transfer, learner_of, load_transfer
+from leonardo.stages.transfermatrix import BASE, CONTROL, Effect, Matrix
+from leonardo.stages.transferrows import FunctionRows, function_rows
 
-BASE, CONTROL = "base", "control"
-LIMITS = (
-    "Anything about the reference models, or about BFCL's own rows: these policies have half a million parameters, and "
-    "their function-calling rows are generated, with BFCL's form and checkers.",
-    "How much of a difference is this training run's luck: there is one seed a cell.",
-)
+ROWS_FILE = "function-rows.json"
 
 
-@dataclass(frozen=True)
-class Effect:
-    """A checkpoint against its model's base, on one kind of task."""
-
-    model: str
-    start: str
-    on: Kind
-    comparison: Comparison
-    direction: Direction
-
-
-@dataclass
-class Matrix:
-    """All cells.
-
-    Attributes:
-        records: (model, start, kind) -> evaluation.
-        effects: of every trained checkpoint.
-        signals: (model, start) -> what its training showed, held to the stage's criteria.
-    """
-
-    records: dict[tuple[str, str, Kind], EvaluationRecord] = field(default_factory=dict)
-    effects: list[Effect] = field(default_factory=list)
-    signals: dict[tuple[str, str], list[Finding]] = field(default_factory=dict)
-
-    def effect(self, model: str, start: str, on: Kind) -> Effect:
-        """One of them."""
-        return next(each for each in self.effects if (each.model, each.start, each.on) == (model, start, on))
-
-    def figures(self, stage: Transfer) -> dict[str, Any]:
-        """What the stage's criteria ask for."""
-        signal = {
-            kind: sum(all(finding.ok for finding in self.signals[model, kind]) for model in stage.models)
-            for kind in KINDS
-        }
-        learns = sum(self.effect(model, kind, kind).direction == _GAIN for model in stage.models for kind in KINDS)
-        wanted = len(stage.models) * (1 + len(KINDS)) * len(KINDS) + len(KINDS)
-        control = self.effect(stage.models[0], CONTROL, stage.control.kind)
-        return {
-            "cells": len(self.records),
-            "cells_missing": wanted - sum(record.pass_rate is not None for record in self.records.values()),
-            "terminal_signal": signal["terminal"],
-            "functions_signal": signal["functions"],
-            "trained_learns": learns,
-            "control_learns": control.direction == _GAIN,
-            "effects": {
-                f"{each.model}: {each.start} on {each.on}": {
-                    "base": each.comparison.base.value,
-                    "trained": each.comparison.trained.value,
-                    "difference": each.comparison.difference.value,
-                    "interval": list(each.comparison.difference.interval or ()),
-                    "pairs": each.comparison.difference.pairs,
-                    "direction": each.direction,
-                }
-                for each in self.effects
-            },
-        }
-
-
-_GAIN: Direction = "credible positive direction"
+def limits_of(stage: Transfer) -> tuple[str, ...]:
+    """What a run of the study does not show."""
+    if stage.functions.source == "desk":
+        about = (
+            "Anything about the reference models, or about BFCL's own rows: these policies have half a million "
+            "parameters, and their function-calling rows are generated, with BFCL's form and checkers."
+        )
+    else:
+        about = (
+            "Anything about the reference models, or a score on BFCL: of its rows there are those of "
+            f"{', '.join(stage.functions.categories)} whose prompt has at most {stage.functions.prompt_tokens} tokens, "
+            "and of these some were seen in the warm start, with answers right and mistaken."
+        )
+    return (about, "How much of a difference is this training run's luck: there is one seed a cell.")
 
 
 @dataclass(frozen=True)
@@ -149,12 +100,13 @@ def run_transfer(
         run_folder.mkdir(parents=True, exist_ok=True)
         recipe = Recipe(stage.corpus_sizes(), seed, settings, choice, run_folder, console)
         recipe.prepare("prepare")
-        study = _Study(stage, recipe, checkers, package, console)
+        study = _Study(stage, recipe, function_rows(stage, seed, settings, checkers), checkers, package, console)
         matrix = study.run()
     seconds = round(time.monotonic() - started, 1)
     pins = recipe.pins(stage, stage.episode_settings()) | package | {"stage": stage.name, "models": list(stage.models)}
     figures = matrix.figures(stage) | {"seconds": seconds, "cells_run": study.ran}
-    recipe.facts(f"Transfer, seed {seed}", stage.name, stage, pins, LIMITS, seconds).write(run_folder / "run.json")
+    facts = recipe.facts(f"Transfer, seed {seed}", stage.name, stage, pins, limits_of(stage), seconds)
+    facts.write(run_folder / "run.json")
     findings = apply(stage.criteria, figures)
     ok = all(finding.ok for finding in findings)
     write_verdict(out_path, ok, figures, pins)
@@ -189,13 +141,21 @@ class _Study:
     """The cells, in order; ``ran`` counts the evaluations that were not there yet."""
 
     def __init__(
-        self, stage: Transfer, recipe: Recipe, checkers: Checkers, package: dict[str, str], console: Console
+        self,
+        stage: Transfer,
+        recipe: Recipe,
+        rows: FunctionRows,
+        checkers: Checkers,
+        package: dict[str, str],
+        console: Console,
     ) -> None:
         self.stage, self.recipe, self.console = stage, recipe, console
         self.package = package
         self.worlds = FunctionWorlds(checkers)
-        self.train_rows = generate("train", max(stage.functions.train, stage.functions.demonstrations), recipe.seed)
-        self.held_out = [row.task for row in generate("held-out", stage.functions.held_out, recipe.seed)]
+        self.rows = rows
+        if rows.counts:
+            ids = [[task.id for task in part] for part in (rows.train, rows.held_out)]
+            write_json(recipe.folder / ROWS_FILE, {"left": rows.counts, "train": ids[0], "held_out": ids[1]})
         self.matrix = Matrix()
         self.ran = 0
 
@@ -223,12 +183,15 @@ class _Study:
         family = load_family(model.family)
         config, functions = stage.warm_start_config(), self.stage.functions
         more = function_demonstrations(
-            self.train_rows[: functions.demonstrations],
+            self.rows.demonstrated,
             family.tool_format,
             right=functions.right,
             seed=config.data_seed,
+            count=functions.demonstrations,
         )
-        return self.recipe.warm_start(f"{model.name}: warm start", config, family, more=more)
+        start = pretrained(model, self.recipe.site)
+        title, listing = f"{model.name}: warm start", self.stage.listing
+        return self.recipe.warm_start(title, config, family, start, more, listing)
 
     def _trained(self, model: Model, start: str, kind: Kind, base: Path, config: LearnerConfig) -> Path:
         """The checkpoint of a training; one that was interrupted goes on, one that is whole stays as it is."""
@@ -246,10 +209,7 @@ class _Study:
                     train, config, base, run_folder=folder, seed=self.recipe.seed, on_step=on_step, resume=True
                 )
                 if kind == "functions":
-                    learn(
-                        tasks=[row.task for row in self.train_rows[: self.stage.functions.train]],
-                        make_backend=self.worlds,
-                    )
+                    learn(tasks=self.rows.train, make_backend=self.worlds)
                 else:
                     with self.recipe.sandboxes(f"{model.name}-{start}", config.episode) as make_backend:
                         learn(tasks=self.recipe.train_tasks, make_backend=make_backend)
@@ -272,11 +232,11 @@ class _Study:
             return self.recipe.evaluate(f"evaluate {name}", policy, name, self.stage.attempts, settings)
         sampler = Sampler.load(policy, PartialState().device)
         with self.recipe.phase(f"evaluate {name}") as bar:
-            bar.start(len(self.held_out) * self.stage.attempts, name)
+            bar.start(len(self.rows.held_out) * self.stage.attempts, name)
             roll: Callable[..., Any] = partial(run_rollouts, sampler, make_backend=self.worlds, settings=settings)
             return evaluate(
                 roll,
-                self.held_out,
+                self.rows.held_out,
                 attempts=self.stage.attempts,
                 seed=EVALUATION_SEED,
                 pins=evaluation_pins(settings, driver="bfcl-eval", assets=digest_of(self.package))

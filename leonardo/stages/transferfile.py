@@ -8,8 +8,10 @@ from typing import Any, Literal
 from pydantic import Field
 
 from leonardo.engine.desk.config import LearnerConfig
+from leonardo.errors import InputError
 from leonardo.gates.criteria import Criterion
 from leonardo.gates.direction import DirectionRule
+from leonardo.rollout.families import Listing
 from leonardo.settings import Settings, find_settings, read_settings
 from leonardo.stages.definition import Stage, load_model
 
@@ -18,13 +20,21 @@ KINDS: tuple[Kind, ...] = ("terminal", "functions")
 
 
 class Functions(Settings):
-    """Sizes of the desk's function-calling corpus.
+    """The function-calling corpus.
 
     Attributes:
-        train, held_out: rows; the splits share functions and no request.
-        demonstrations: train rows of which the warm start sees a demonstration, ``right`` of them right ones.
+        source: ``desk`` for generated rows, whose splits share functions and no request; ``bfcl`` for the package's
+            own, of ``categories``, whose splits share neither.
+        categories: of the package's rows.
+        prompt_tokens: what a row may take of the package's, with its functions, for every model with a tokenizer of its
+            own. Its reference answer has to fit a turn.
+        train, held_out: rows; of the package's at most so many, dealt out evenly over the categories.
+        demonstrations: what the warm start sees of train rows, ``right`` of them right ones.
     """
 
+    source: Literal["desk", "bfcl"] = "desk"
+    categories: tuple[str, ...] = ()
+    prompt_tokens: int = Field(default=512, ge=1)
     train: int = Field(default=200, ge=1)
     held_out: int = Field(default=60, ge=1)
     demonstrations: int = Field(default=2600, ge=1)
@@ -45,7 +55,8 @@ class Transfer(Stage):
         question: that was asked before any run.
         rule: what an interval is called.
         models: of ``launch/models``; the first is the control's.
-        functions: sizes.
+        functions: the function-calling corpus.
+        listing: how the models' chat templates show tools; ``brief`` gives no types and no descriptions.
         trainings: for each kind, the learner's settings that differ from ``desk``.
         gate: what a training has to show.
         control: see the class.
@@ -55,6 +66,7 @@ class Transfer(Stage):
     rule: DirectionRule
     models: tuple[str, ...] = Field(min_length=1)
     functions: Functions = Functions()
+    listing: Listing = "brief"
     trainings: dict[Kind, dict[str, Any]] = Field(default_factory=dict)
     gate: tuple[Criterion, ...]
     control: Control
@@ -62,7 +74,10 @@ class Transfer(Stage):
 
 def load_transfer(name: str | Path) -> Transfer:
     """Read the stage. Raises InputError that names file and setting."""
-    stage = read_settings(find_settings(name, "studies"), Transfer)
+    path = find_settings(name, "studies")
+    stage = read_settings(path, Transfer)
+    if stage.functions.source == "bfcl" and not stage.functions.categories:
+        raise InputError(f"{path}: functions.categories names none of the package's", "Name one, such as simple_python")
     for model in stage.models:
         changed = stage.with_model(load_model(model))
         for part in (changed.corpus_sizes, changed.warm_start_config):

@@ -1,5 +1,6 @@
 """The transfer study: what its file says, what its matrix counts, and that finished cells are not run again."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,12 @@ from leonardo import evidence
 from leonardo.errors import InputError
 from leonardo.evaluation import EvaluationRecord, TaskResult, compare
 from leonardo.functions.checkers import package_folder
-from leonardo.gates.criteria import Finding
+from leonardo.gates.criteria import Finding, apply
 from leonardo.report.transfer import render_transfer
 from leonardo.settings import LAUNCH
-from leonardo.stages.transfer import BASE, CONTROL, Effect, Matrix, run_transfer
+from leonardo.stages.transfer import ROWS_FILE, limits_of, run_transfer
 from leonardo.stages.transferfile import KINDS, Transfer, load_transfer
+from leonardo.stages.transfermatrix import BASE, CONTROL, Effect, Matrix
 
 STAGE = LAUNCH / "studies/transfer.yaml"
 
@@ -87,6 +89,7 @@ def test_a_control_that_gains_and_a_training_without_signal_show() -> None:
         ({"models": ["nobody"]}, "No model nobody"),
         ({"control": {"kind": "functions", "desk": {"faults": {"luck": True}}}}, "faults has no setting luck"),
         ({"functions": {"held_out": 0}}, "functions.held_out"),
+        ({"functions": {"source": "bfcl"}}, "names none of the package's"),
         ({"rule": {"pairs": 40}}, "rule.reason"),
     ],
 )
@@ -97,26 +100,63 @@ def test_a_wrong_file_is_one_line(tmp_path: Path, change: dict, message: str) ->
         load_transfer(path)
 
 
-@pytest.mark.slow
-def test_finished_cells_are_not_run_again(tmp_path: Path, tiny_root_archive: Path) -> None:
+def test_a_study_of_one_pretrained_model_and_the_packages_own_rows() -> None:
+    stage = load_transfer("transfer-smollm2")
+    assert stage.models == ("smollm2",) and (stage.functions.source, stage.listing) == ("bfcl", "json")
+    figures = matrix_of(stage, gain=20, control_gain=0).figures(stage)
+    assert (figures["cells"], figures["cells_missing"]) == (8, 0)
+    assert all(finding.ok for finding in apply(stage.criteria, figures))
+    assert "live_simple" in limits_of(stage)[0] and "generated" in limits_of(load_transfer(STAGE))[0]
+
+
+SMALL = {
+    "models": ["desk"],
+    "corpus": {"train": 4, "held_out": 2, "unprepared": 40},
+    "attempts": 1,
+    "warm_start": {"steps": 3, "batch": 4},
+    "trainings": {},
+    "desk": {"steps": 1, "groups": 1, "group_size": 2, "wanted_groups": 1, "rounds": 1},
+}
+
+
+@pytest.fixture
+def site(tmp_path: Path, tiny_root_archive: Path) -> Path:
     try:
         package_folder()
     except InputError as error:
         pytest.skip(str(error))
-    site = tmp_path / "site.yaml"
-    site.write_text(
+    path = tmp_path / "site.yaml"
+    path.write_text(
         f"name: test\ncache: {tmp_path / 'cache'}\nbases:\n  ubuntu:22.04:\n    registry: false\n    substitute:\n"
         f"      {{kind: archive, path: {tiny_root_archive}, environment: {{}}, reason: a test}}\n"
     )
-    small = {
-        "models": ["desk"],
-        "corpus": {"train": 4, "held_out": 2, "unprepared": 40},
-        "functions": {"train": 8, "held_out": 4, "demonstrations": 40},
-        "attempts": 1,
-        "warm_start": {"steps": 3, "batch": 4},
-        "trainings": {},
-        "desk": {"steps": 1, "groups": 1, "group_size": 2, "wanted_groups": 1, "rounds": 1},
-    }
+    return path
+
+
+@pytest.mark.slow
+def test_the_packages_own_rows_go_through(tmp_path: Path, site: Path) -> None:
+    """A desk policy, with the tools as JSON; it has no tokenizer of its own, so that no row is too long for it."""
+    rows = {"source": "bfcl", "categories": ["simple_python", "irrelevance"]}
+    small = SMALL | {"functions": {**rows, "train": 6, "held_out": 4, "demonstrations": 40}, "episode": {}}
+    stage = tmp_path / "transfer.yaml"
+    stage.write_text(yaml.safe_dump(yaml.safe_load((LAUNCH / "studies/transfer-smollm2.yaml").read_text()) | small))
+    outcome = run_transfer(
+        stage, seed=1, site=site, driver_name="auto", runs=tmp_path / "runs",
+        out_path=tmp_path / "out/transfer.json", console=Console(quiet=True),
+    )  # fmt: skip
+    assert outcome.matrix.figures(outcome.stage)["cells_missing"] == 0
+    found = json.loads((outcome.run_folder / ROWS_FILE).read_text())
+    assert found["left"]["train"]["simple_python"]["fitting"] > 200
+    assert [len(found[split]) for split in ("train", "held_out")] == [6, 4]
+    assert not set(found["train"]) & set(found["held_out"])
+    trajectories = (outcome.run_folder / "evaluation-desk-base-functions-trajectories.jsonl").read_text()
+    assert "irrelevance_" in trajectories and "simple_python_" in trajectories
+    assert "a score on BFCL" in render_transfer(outcome).read_text()
+
+
+@pytest.mark.slow
+def test_finished_cells_are_not_run_again(tmp_path: Path, site: Path) -> None:
+    small = SMALL | {"functions": {"train": 8, "held_out": 4, "demonstrations": 40}}
     stage = tmp_path / "transfer.yaml"
     stage.write_text(yaml.safe_dump(yaml.safe_load(STAGE.read_text()) | small))
 

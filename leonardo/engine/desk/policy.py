@@ -135,13 +135,13 @@ def load_policy(folder: Path) -> LoadedPolicy:
     return LoadedPolicy(model, AutoTokenizer.from_pretrained(folder))
 
 
-def load_pretrained(folder: Path, family: Family) -> LoadedPolicy:
+def load_pretrained(folder: Path, family: Family, listing: Listing = "brief") -> LoadedPolicy:
     """Read a pretrained model of ``family``, whose template and marks of a turn replace its tokenizer's own.
 
     Raises InputError: no model folder, or its tokenizer lacks a token of the family.
     """
     loaded = load_policy(folder)
-    tokenizer = dress(loaded.tokenizer, family, "brief")
+    tokenizer = dress(loaded.tokenizer, family, listing)
     _know_ends(loaded.model, tokenizer)
     return LoadedPolicy(loaded.model, tokenizer)
 

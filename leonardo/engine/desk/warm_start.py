@@ -29,7 +29,7 @@ from leonardo.engine.desk.policy import (
 from leonardo.engine.desk.update import digest_of_weights
 from leonardo.errors import InputError, LeonardoError
 from leonardo.files import digest_of, write_json
-from leonardo.rollout.families import REFERENCE, Family, load_family
+from leonardo.rollout.families import REFERENCE, Family, Listing, load_family
 from leonardo.rollout.sandboxes import MakeBackend
 from leonardo.tasks.desk import DeskTask
 
@@ -51,6 +51,7 @@ def make_warm_start(
     family: Family | None = None,
     pretrained: Path | None = None,
     more: Sequence[Demonstration] = (),
+    listing: Listing = "brief",
 ) -> Path:
     """Train a policy and save it below ``folder``. Made once: the name is the digest of all that decides it.
 
@@ -64,6 +65,7 @@ def make_warm_start(
         family: of the policy; the reference's by default.
         pretrained: folder of a model of that family to start from; a policy of the config's shape is made where None.
         more: demonstrations of other environments, of one turn each; they are drawn like first turns.
+        listing: how the policy's chat template shows tools.
 
     Returns:
         A Hugging Face folder.
@@ -76,9 +78,11 @@ def make_warm_start(
     family = family or load_family(REFERENCE)
     if family.name != REFERENCE:  # the reference family's warm starts are older than families
         pins |= {"family": family.digest}
-    start = load_pretrained(pretrained, family) if pretrained else None
+    start = load_pretrained(pretrained, family, listing) if pretrained else None
     if start is not None:
         pins |= {"pretrained": digest_of_weights(start.model.state_dict())}
+    if listing != "brief":
+        pins |= {"listing": listing}
     if more:
         pins |= {"more": digest_of([[entry.text, entry.right, list(entry.tools)] for entry in more])}
     target = folder / f"warm-start-{digest_of(pins)[:16]}"
@@ -87,7 +91,7 @@ def make_warm_start(
 
     whole = whole_demonstrations(prepared_tasks, config, make_backend, folder, family.tool_format)
     first = [*first_turns(other_tasks, config, family.tool_format), *more]
-    policy = start or _from_nothing(config, (*whole, *first), seed, family)
+    policy = start or _from_nothing(config, (*whole, *first), seed, family, listing)
     losses = imitate(policy.model, Dialogue(policy.tokenizer), whole, first, config, seed, progress)
 
     def fill(place: Path) -> None:
@@ -98,10 +102,10 @@ def make_warm_start(
 
 
 def _from_nothing(
-    config: WarmStartConfig, demonstrations: Sequence[Demonstration], seed: int, family: Family
+    config: WarmStartConfig, demonstrations: Sequence[Demonstration], seed: int, family: Family, listing: Listing
 ) -> LoadedPolicy:
     texts = (demonstration.text for demonstration in demonstrations)
-    tokenizer = make_tokenizer(texts, config.shape.vocabulary, family)
+    tokenizer = make_tokenizer(texts, config.shape.vocabulary, family, listing)
     return LoadedPolicy(make_model(config.shape, tokenizer, seed, family), tokenizer)
 
 
