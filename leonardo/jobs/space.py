@@ -1,6 +1,5 @@
 """How much may still be written below a folder: by the file system, and by the user's quota where one can be asked."""
 
-import getpass
 import os
 import re
 import shutil
@@ -17,10 +16,14 @@ _GIB = 1 << 30
 def space_findings(roots: Roots) -> Iterator[Finding]:
     """Where less is left than the site wants."""
     for root in dict.fromkeys((roots.shared, roots.scratch)):
-        place = _existing(root)
-        if place is None:
+        if "$" in str(root):
             continue
-        status = os.statvfs(place)
+        try:
+            place = _existing(root)
+            status = os.statvfs(place)
+        except OSError as error:
+            yield Finding("space.quota", f"{root} cannot be looked at ({error.strerror})", "Mend roots of the site")
+            continue
         left: list[tuple[str, float, float | None]] = [
             ("file system", status.f_bavail * status.f_frsize / _GIB, status.f_favail if status.f_files else None)
         ]
@@ -45,9 +48,11 @@ def lustre_quota(folder: Path) -> tuple[float, float | None] | None:
     """GiB and files left by a user's Lustre quota; None where there is no Lustre or no limit."""
     if shutil.which("lfs") is None:
         return None
-    done = subprocess.run(
-        ["lfs", "quota", "-q", "-u", getpass.getuser(), str(folder)], capture_output=True, text=True, timeout=60
-    )
+    command = ["lfs", "quota", "-q", "-u", str(os.getuid()), str(folder)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):  # nothing is known then; the file system's own figures are
+        return None
     return parse_quota(done.stdout) if done.returncode == 0 else None
 
 
@@ -62,9 +67,7 @@ def parse_quota(text: str) -> tuple[float, float | None] | None:
     return (limit - used) * 1024 / _GIB, (most_files - files if most_files else None)
 
 
-def _existing(folder: Path) -> Path | None:
-    if "$" in str(folder):
-        return None
+def _existing(folder: Path) -> Path:
     place = folder
     while not place.exists():
         place = place.parent

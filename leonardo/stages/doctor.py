@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from leonardo.cluster import Roots
 from leonardo.errors import InputError
 from leonardo.files import require_writable, write_verdict
 from leonardo.jobs import slurm
@@ -77,11 +78,19 @@ def _results(site: Site, node: bool) -> Iterator[Result]:
     trainers = site.upstream.environment
     for probe in cluster.cluster_probes(site.cluster, node=node, python=python, environment=trainers):
         yield probe()
-    short = list(space_findings(site.cluster.roots))
+    yield from _space(site.cluster.roots)
+
+
+def _space(roots: Roots) -> Iterator[Result]:
+    cost = "a job may end half-way with a full disk"
+    unset = [root for root in (roots.shared, roots.scratch) if "$" in str(root)]
+    for root in unset:
+        yield Result("space", "degraded", f"{root} is not set here", "nothing is known of it", "Set the variable")
+    short = list(space_findings(roots))
     for finding in short:
-        yield Result("space", "degraded", finding.what, "a job may end half-way with a full disk", finding.remedy)
-    if not short:
-        yield ok("space", f"{site.cluster.roots.shared} has the room that the site asks for")
+        yield Result("space", "degraded", finding.what, cost, finding.remedy)
+    if not short and not unset:
+        yield ok("space", f"{roots.shared} has the room that the site asks for")
 
 
 def _show(console: Console, result: Result) -> None:

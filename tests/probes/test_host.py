@@ -52,7 +52,10 @@ def test_docs_explain_each() -> None:
     sources = "".join(path.read_text() for path in (PROJECT / "leonardo/probes").glob("*.py"))
     ids = set(re.findall(r'(?:Result|ok)\(\s*"([a-z-]+)"', sources)) | {"apptainer", "space"}
     assert len(ids) >= 20
-    assert [name for name in sorted(ids) if f"`{name}`" not in page] == []
+    for part in page.split("## What has been tried"):  # what it means, and what was tried
+        assert [name for name in sorted(ids) if f"| `{name}` |" not in part] == []
+    tests = "".join(path.read_text() for path in Path(__file__).parent.glob("test_*.py"))
+    assert [name for name in re.findall(r"`(test_\w+)`", page) if f"def {name}(" not in tests] == []
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root, to be two users")
@@ -87,20 +90,6 @@ def test_old_apptainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert cluster.apptainer(ApptainerLimits(command="oldtainer")).costs == "older than 1.1, which was tried"
     assert cluster.apptainer(ApptainerLimits(command="oldtainer", least="1.0")).state == "ok"
     assert cluster.apptainer(ApptainerLimits(command="notainer")).state == "degraded"
-
-
-def test_clock_and_scratch(tmp_path: Path) -> None:
-    """Both look at the folder that is named, or at the nearest that is there."""
-    assert cluster.clock(tmp_path / "not" / "there").state == "ok"
-    assert cluster.scratch(tmp_path, 0.001).state == "ok"
-    assert cluster.scratch(tmp_path, 10**9).state == "degraded"
-    assert cluster.scratch(tmp_path / "none", 1).state == "missing"
-
-
-def test_network() -> None:
-    """What the site says decides whether it is well that nothing answers."""
-    assert cluster.network(False, "127.0.0.1", 9).state == "ok"
-    assert cluster.network(True, "127.0.0.1", 9).state == "degraded"
 
 
 def test_locale_is_utf8() -> None:

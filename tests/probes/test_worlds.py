@@ -152,6 +152,38 @@ def test_no_control_groups(entered: Entered, user: str, tiny_root_archive: Path)
     assert served["namespaces"].outcome == "SandboxOOMError", served
 
 
+def test_control_groups_that_were_given(entered: Entered) -> None:
+    """A plain user in a group that is his may make groups below it."""
+    parent = Path("/sys/fs/cgroup/pids")
+    if not os.access(parent / "cgroup.procs", os.W_OK):
+        pytest.skip("no control groups of version 1 that this root may write")
+    given = parent / f"leonardo-given-{os.getpid()}"
+    lines = (f"mkdir {given}", f"chown -R {entered.plain.pw_uid} {given}", f"echo $$ > {given}/cgroup.procs")
+    try:
+        found, _ = entered.look(World(lines), "plain", ("cgroups",))
+    finally:
+        given.rmdir()
+    assert found["cgroups"].state == "ok"
+    assert entered.look(World(), "plain", ("cgroups",))[0]["cgroups"].state == "degraded"
+
+
+def test_images_without_loop_devices(entered: Entered, tiny_root_archive: Path) -> None:
+    """A plain user's Apptainer mounts an image all the same, by squashfuse."""
+    unpack = f"mkdir root && tar -xf {entered.readable(tiny_root_archive)} -C root --no-same-owner 2> /dev/null"
+    build = "$APPTAINER --silent build --force image.sif root"
+    show = (
+        "$APPTAINER --silent exec --no-home image.sif cat /etc/group && grep -c squashfuse /proc/mounts /proc/*/cmdline"
+    )
+    program = next(
+        (path for path in (entered.folder / ".tools/apptainer/bin/apptainer",) if path.exists()), "apptainer"
+    )
+    script = f"export APPTAINER={program}; cd $HOME && {unpack}; {build} && {show}"
+    done = entered.run(World(devices("loop-control")), "plain", "sh", "-c", script)
+    if "mksquashfs" in done.stderr or "not found" in done.stderr or "Permission denied" in done.stderr:
+        pytest.skip(f"no Apptainer that a plain user may run, or no mksquashfs: {done.stderr.strip()[-200:]}")
+    assert "www-data:x:33:" in done.stdout, done.stdout + done.stderr
+
+
 @pytest.mark.parametrize("user", USERS)
 def test_loop_devices(entered: Entered, user: str) -> None:
     """Not there, or there."""
@@ -194,3 +226,24 @@ def test_locale(entered: Entered, user: str) -> None:
         found = entered.look(world, user, ("locale",))[0]["locale"]
         assert found.state == state, found
         assert (entered.run(world, user, *read).returncode == 0) == (state == "ok")
+
+
+_RAY = """
+import sys, ray
+ray.init(object_store_memory=int(sys.argv[1]) << 20, num_cpus=1, include_dashboard=False)
+assert len(ray.get(ray.put(b"x" * 30_000_000))) == 30_000_000
+"""
+
+
+@pytest.mark.slow
+def test_ray_with_little_shared_memory(entered: Entered) -> None:
+    """Its objects go to the disk, and with a smaller object store, as suggested, they do not."""
+    python = Path(os.environ.get("LEONARDO_UPSTREAM_VENV", ".venv-upstream")).absolute() / "bin/python"
+    if not python.exists():
+        pytest.skip("no upstream environment: make upstream-env, or LEONARDO_UPSTREAM_VENV=dir")
+    for megabytes, disk in ((1000, True), (80, False)):
+        apart = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+        world = World(("mount -t tmpfs -o size=200m,mode=1777 tmpfs /dev/shm",), within=apart)
+        done = entered.run(world, "root", str(python), "-c", _RAY, str(megabytes))
+        assert done.returncode == 0, done.stderr
+        assert ("instead of /dev/shm" in done.stderr) == disk, done.stderr

@@ -108,7 +108,7 @@ class Entered:
     """Enters worlds. ``folder``: readable by all, for a copy of the project and homes."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
         self.plain = _plain_user()
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(PROJECT / "leonardo", folder / "leonardo", ignore=ignored)
@@ -139,9 +139,7 @@ class Entered:
             base: a root's archive, on which each driver runs ``script``.
             script: a command.
         """
-        if base and not (readable := self._folder / base.name).exists():
-            shutil.copyfile(base, readable)
-        asked = json.dumps([probes, drivers, str(self._folder / base.name) if base else "", script])
+        asked = json.dumps([probes, drivers, str(self.readable(base)) if base else "", script])
         done = self.run(world, user, self.python, "-c", _ASK, asked)
         line = next((line for line in done.stdout.splitlines() if line.startswith("said:")), None)
         assert line is not None, done.stdout + done.stderr
@@ -153,7 +151,7 @@ class Entered:
 
     def run(self, world: World, user: str, *command: str) -> "subprocess.CompletedProcess[str]":
         """Run a command there."""
-        home = self._folder / user
+        home = self.folder / user
         table = home.parent / "subordinate"
         table.write_text(f"{self.plain.pw_name}:{FIRST_ID}:{world.ids}\n" if world.ids else "")
         lines = [f"mount --bind {table} /etc/sub{kind}" for kind in ("uid", "gid")]
@@ -164,10 +162,17 @@ class Entered:
         if user == "plain":
             own = str(self.plain.pw_uid), str(self.plain.pw_gid)
             words += ["setpriv", "--reuid", own[0], "--regid", own[1], "--clear-groups", "--inh-caps=-all"]
-        variables = {"PATH": os.environ["PATH"], "HOME": str(home), "TMPDIR": "/tmp", "PYTHONPATH": str(self._folder)}
+        variables = {"PATH": os.environ["PATH"], "HOME": str(home), "TMPDIR": "/tmp", "PYTHONPATH": str(self.folder)}
         variables |= {"PYTHONDONTWRITEBYTECODE": "1", "LC_ALL": "C.UTF-8"} | world.variables
         words += ["env", "-i", *(f"{name}={value}" for name, value in variables.items()), *world.within]
         return subprocess.run([*words, *command], capture_output=True, text=True, timeout=120, cwd="/")
+
+    def readable(self, file: Path) -> Path:
+        """A copy that a plain user may read."""
+        copy = self.folder / file.name
+        if not copy.exists():
+            shutil.copyfile(file, copy)
+        return copy
 
     def _python(self) -> str:
         """One that a plain user may run, too."""
