@@ -91,6 +91,18 @@ def _run() -> Path:
     return Path(os.environ[RUN])
 
 
+def forget_from(folder: Path, step: int) -> None:
+    """Drop the lines of ``step`` and later, and a last one that was cut short, of the step records and failures."""
+    from leonardo.files import write_atomic
+
+    for path in (folder / STEPS_FILE, folder / FAILURES_FILE):
+        if path.is_file():
+            lines = path.read_bytes().splitlines(keepends=True)
+            kept = [line for line in lines if line.endswith(b"\n") and json.loads(line)["step"] < step]
+            if len(kept) < len(lines):
+                write_atomic(path, b"".join(kept))
+
+
 class Book:
     """Records that wait for their weights to be synchronised, the oldest first."""
 
@@ -98,10 +110,18 @@ class Book:
         self._lock = threading.Lock()
         self.pending: list[dict[str, Any]] = []
         self.verdict: Any = None
+        self._begun = False
 
     def begin(self, record: dict[str, Any]) -> None:
-        """Take in a record; those before it are not synchronised any more."""
+        """Take in a record; those before it are not synchronised any more.
+
+        The first of a process that goes on from a saved state drops what was recorded after that state: those steps
+        are made anew.
+        """
         with self._lock:
+            if not self._begun:
+                self._begun = True
+                forget_from(_run(), record["step"])
             self.pending.append(record)
 
     def finish(self, step: int | None, seconds: float) -> None:

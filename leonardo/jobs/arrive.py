@@ -48,13 +48,29 @@ def shortcomings(plan: dict[str, Any], scratch: Path) -> Iterator[str]:
             yield f"{count} GPUs are visible, the job needs {wanted}"
 
 
+def _make_ready(run: Path) -> None:
+    """Take away what a trainer that was killed left, and say from where this one goes on; by the first node."""
+    if os.environ.get("SLURM_PROCID", "0") != "0":
+        return
+    from leonardo.engine.upstream.own import STATE, remove_stale_locks
+    from leonardo.engine.upstream.state import drop_unfinished, saved_state
+
+    if compiled := os.environ.get("TORCH_EXTENSIONS_DIR"):
+        remove_stale_locks(Path(compiled))
+    for name in drop_unfinished(run / STATE):
+        print(f"job: state {name} was not saved to its end, and is removed", flush=True)
+    state, steps = saved_state(run / STATE), run / "steps.jsonl"
+    if state:
+        print(f"job: going on from state {state}", flush=True)
+    elif steps.is_file() and steps.stat().st_size:
+        print("job: no state was saved before: the trainer begins anew", flush=True)
+
+
 def main(arguments: list[str]) -> int:
     """Entry point."""
     plan = json.loads(Path(arguments[0]).read_bytes())
-    if compiled := os.environ.get("TORCH_EXTENSIONS_DIR"):
-        from leonardo.engine.upstream.own import remove_stale_locks
-
-        remove_stale_locks(Path(compiled))
+    if plan["ray"]:
+        _make_ready(Path(plan["folder"]))
     lacking, short = list(missing(plan)), list(shortcomings(plan, Path(arguments[1])))
     for line in (*lacking, *short):
         print(f"{socket.gethostname()}: {line}", file=sys.stderr)

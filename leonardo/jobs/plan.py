@@ -55,6 +55,8 @@ class JobPlan:
         environment: variables, beside those that every job has.
         needs: files and folders that must be there on every node, with what to do where one is not.
         files: what lies in the folder before it starts: name -> text.
+        start_within, stall_after: seconds that the step may take for its first record in ``steps.jsonl``, and for each
+            later one, before it is ended; 0 for not looking.
         array: number of tasks of an array; 0 for a single job.
         restarts: how often it may be queued again.
         grace: seconds before the limit at which it is told to save.
@@ -76,6 +78,8 @@ class JobPlan:
     environment: Mapping[str, str] = field(default_factory=dict)
     needs: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
+    start_within: float = 0.0
+    stall_after: float = 0.0
     array: int = 0
     restarts: int = 3
     grace: int = 300

@@ -7,12 +7,13 @@ from pathlib import Path
 from leonardo.engine.upstream.dataset import dataset_in
 from leonardo.engine.upstream.flags import TRAINER, command_line
 from leonardo.engine.upstream.own import PARSERS, own_environment, own_flags, require_not_own, saves_state
+from leonardo.errors import InputError
 from leonardo.hooks.sandbox import BUDGET_VARIABLE, SITE_VARIABLE
 from leonardo.jobs.check import Trainer
 from leonardo.jobs.plan import JobPlan
 from leonardo.jobs.settings import Shape, shape_for
 from leonardo.site import Site
-from leonardo.stages.definition import Model, Stage
+from leonardo.stages.definition import Bounds, Model, Stage
 from leonardo.stages.launch_choices import Choices, cluster_of
 
 _LAYERS_SHARE = 0.75
@@ -34,6 +35,11 @@ def with_trainer(plan: JobPlan, stage: Stage, model: Model, site: Site, shape: S
     parser, parsers = model.parser()
     asked = {**site.upstream.flags, **model.upstream, **stage.upstream, **shape.all_flags()}
     require_not_own(asked)
+    if stage.bounds != Bounds() or stage.early_stop:
+        raise InputError(
+            f"stage {stage.name} has bounds or early_stop, which a job of upstream's trainer does not look at",
+            "Remove them: job.minutes and job.restarts bound it",
+        )
     episode = stage.with_model(model).episode_settings()
     own = own_flags(weights, dataset, plan.folder, episode, choices.seed, parser, state=saves_state(asked))
     flags = {**asked, **own}
@@ -64,6 +70,8 @@ def with_trainer(plan: JobPlan, stage: Stage, model: Model, site: Site, shape: S
         ray_options=options,
         environment=environment,
         needs=needs,
+        start_within=stage.start_within,
+        stall_after=stage.stall_after,
         files={PARSERS: json.dumps(parsers, indent=2) + "\n"},
         pins={**plan.pins, "model_revision": model.revision, "model_folder": str(weights)},
     )

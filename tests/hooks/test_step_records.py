@@ -173,3 +173,18 @@ def test_nothing_happens_without_a_run(run: Path, monkeypatch: pytest.MonkeyPatc
     step_records.finish_records(Future())
     step_records.flush_records()
     assert list(run.iterdir()) == [] and results == ({"a": 1},)
+
+
+def test_a_run_that_goes_on_from_a_state_makes_the_later_records_anew(run: Path) -> None:
+    """The trainer was killed two steps after it had saved: those are made again, and stand once in the file."""
+    for step in (1, 2, 3, 4):
+        step_records.begin_record(step, 0.0, [{}])
+    step_records.flush_records()
+    (run / "failures.jsonl").write_text('{"step": 2, "class": "space"}\n{"step": 4, "class": "space"}\n{"step": 5, "cl')
+    assert [record.step for record in read_records(run / "steps.jsonl")] == [1, 2, 3, 4]
+    step_records._book.cache_clear()  # another process
+    step_records.begin_record(3, 0.0, [{}])
+    step_records.begin_record(4, 0.0, [{}])
+    step_records.flush_records()
+    assert [record.step for record in read_records(run / "steps.jsonl")] == [1, 2, 3, 4]
+    assert (run / "failures.jsonl").read_text() == '{"step": 2, "class": "space"}\n'

@@ -128,3 +128,22 @@ def test_states_of_both_of_slurms_forms() -> None:
     }
     assert slurm._from_squeue(old) == slurm.State("5", "FAILED", "", 3)
     assert slurm._from_squeue(new) == slurm.State("7_2", "TIMEOUT", "", 3, 1, "n1")
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        ("time.sleep(60)", "no first step within 0.2 s"),
+        ("open(steps, 'a').write('{}\\n'); time.sleep(60)", "no further step within 0.3 s"),
+    ],
+)
+def test_a_trainer_that_stalls_is_ended(tmp_path: Path, program: str, words: str) -> None:
+    """3, the machine's fault, and what did not come; the records of an earlier start are no step of this one."""
+    steps, ended = tmp_path / "steps.jsonl", tmp_path / "ended.json"
+    steps.write_text("{}\n")
+    command = [sys.executable, "-m", "leonardo.jobs.step", "run", str(tmp_path / "stop"), str(ended)]
+    command += ["--watch", str(steps), "0.2" if "first" in words else "60", "0.3", "--"]
+    trainer = [sys.executable, "-c", f"import time; steps = {str(steps)!r}; {program}"]
+    done = subprocess.run([*command, *trainer], capture_output=True, text=True, timeout=30)
+    assert (done.returncode, json.loads(ended.read_text())["stalled"]) == (3, words)
+    assert f"job: {words}: the trainer is ended" in done.stderr

@@ -57,6 +57,7 @@ export WANDB_MODE=offline
 export LEONARDO_SCRATCH=$scratch TMPDIR=$scratch
 unset PYTHONHOME VIRTUAL_ENV RAY_ADDRESS # of the shell that submitted this
 
+rm -rf -- "$scratch" # an earlier start of this job may have been killed on this node
 cd "$project" || fail "$project is not there" 3
 event started
 

@@ -74,6 +74,7 @@ export WANDB_MODE=offline
 export LEONARDO_SCRATCH=$scratch TMPDIR=$scratch
 unset PYTHONHOME VIRTUAL_ENV RAY_ADDRESS # of the shell that submitted this
 
+rm -rf -- "$scratch" # an earlier start of this job may have been killed on this node
 cd "$project" || fail "$project is not there" 3
 event started
 
@@ -112,7 +113,8 @@ srun --ntasks=20 --ntasks-per-node=1 --cpus-per-task=32 --gpus-per-task=4 --cpu-
   --wait=20 bash -c "$each" each "$address" "$port" \
   ray symmetric-run --address "$address:$port" --min-nodes 20 \
   --num-cpus=52 --num-gpus=4 -- \
-  "$python" -m leonardo.jobs.step run "$scratch/stop" "$run/ended$task.json" -- \
+  "$python" -m leonardo.jobs.step run "$scratch/stop" "$run/ended$task.json" \
+  --watch "$run/steps.jsonl" 7200 7200 -- \
   /leonardo_work/project/tmax-leonardo/code/.venv-upstream/bin/python /leonardo_work/project/tmax-leonardo/code/upstream/training/open-instruct/open_instruct/grpo_fast.py \
   --active_sampling True --advantage_normalization_type centered \
   --async_steps 4 --attn_implementation flash_2 \
