@@ -88,10 +88,10 @@ class Holder:
                 except (EOFError, OSError):
                     return
                 self._handle(message)
-            now = time.monotonic()
-            if self._sandboxes and now >= next_look:
+            if self._sandboxes and time.monotonic() >= next_look:
+                begun = time.thread_time()
                 look = self._enforce_bounds()
-                next_look = time.monotonic() + look.pause(time.monotonic() - now)
+                next_look = time.monotonic() + look.pause(time.thread_time() - begun)
 
     def _handle(self, message: wire.Message) -> None:
         try:

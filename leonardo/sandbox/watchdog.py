@@ -12,6 +12,8 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 LONGEST_PAUSE, SHORTEST_PAUSE = 0.25, 0.01
 """Seconds between two looks."""
+MOST_PAUSE = 1.0
+"""Seconds between two looks, whatever a look costs."""
 FASTEST_GROWTH = 2 << 30
 """Bytes a second that a sandbox is taken to be able to fill: looks come so often that it does not get far over."""
 _PROCESSES_FACTOR = 2  # the kernel counts by user id; this is for those who fork under many
@@ -37,10 +39,15 @@ class Look:
     def __init__(self, over: dict[int, str], headroom: int) -> None:
         self.over, self.headroom = over, headroom
 
-    def pause(self, took: float) -> float:
-        """Seconds until the next look is due, when this one took ``took``."""
+    def pause(self, cost: float) -> float:
+        """Seconds until the next look is due, when this one cost ``cost`` seconds of a processor.
+
+        A look takes a twentieth of a processor, a fifth where little memory is left, unless the pause would be too long
+        then. How long the holder waited for its turn does not count: on a busy machine a look of 3 ms may last half a
+        second.
+        """
         wanted = min(LONGEST_PAUSE, max(SHORTEST_PAUSE, self.headroom / FASTEST_GROWTH))
-        return max(wanted, (20 if wanted == LONGEST_PAUSE else 4) * took)
+        return min(MOST_PAUSE, max(wanted, (20 if wanted == LONGEST_PAUSE else 4) * cost))
 
 
 def scan() -> dict[int, Usage]:

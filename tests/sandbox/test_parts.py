@@ -116,6 +116,8 @@ def test_the_less_is_left_the_sooner_is_the_next_look() -> None:
     assert watchdog.Look({}, watchdog.FASTEST_GROWTH // 10).pause(0.001) == pytest.approx(0.1)
     assert watchdog.Look({}, 0).pause(0.001) == watchdog.SHORTEST_PAUSE
     assert watchdog.Look({}, 0).pause(0.1) == pytest.approx(0.4)  # many processes to look at: not all the time
+    for headroom in (0, 1 << 40):  # and never so long that what fills the memory is gone before the next look
+        assert watchdog.Look({}, headroom).pause(60.0) == watchdog.MOST_PAUSE
 
 
 @pytest.mark.parametrize(
