@@ -24,9 +24,20 @@ def count_update(actor: Any) -> None:
 
 
 def note_weights(rollout: Any, actor: Any) -> None:
-    """Note which weights the engine has: called before the first turn of a rollout and after its last."""
+    """Note which weights the engine has: called before the first turn of a rollout and after its last.
+
+    And the room that a rollout has: the most tokens of a response and of a whole conversation. Where requests of other
+    lengths are under way (an evaluation's), it is not known which is this rollout's.
+    """
     if recording():
-        rollout.info.setdefault(NOTES, {}).setdefault("weights", []).append(getattr(actor, _UPDATES, 0))
+        notes = rollout.info.setdefault(NOTES, {})
+        notes.setdefault("weights", []).append(getattr(actor, _UPDATES, 0))
+        requests = [*actor.request_metadata.values()]  # at once: another thread adds to them
+        lengths = {request["original_sampling_params"].max_tokens for request in requests}
+        if len(lengths) == 1:
+            notes["room"] = [lengths.pop(), actor.llm_engine.model_config.max_model_len]
+        else:
+            notes.pop("room", None)
 
 
 def note_turn(rollout: Any, calls: Sequence[Any]) -> None:
@@ -90,10 +101,30 @@ def _group(result: Any, prompt: Sequence[int], row: Mapping[str, Any]) -> dict[s
         "turns": sum(note.get("turns", 0) for note in notes),
         "parsed": sum(note.get("parsed", 0) for note in notes),
         "weights": [_throughout(note.get("weights", [])) for note in notes],
+        "cut_off": [
+            _cut_off(state, reason, len(tokens), len(prompt))
+            for state, reason, tokens in zip(states, result.finish_reasons, result.responses, strict=True)
+        ],
         "seconds": result.token_statistics.generation_time if result.token_statistics else None,
         "sandbox": times,
         "kept": False,
     }
+
+
+def _cut_off(state: Mapping[str, Any], reason: str, length: int, prompt: int) -> bool | None:
+    """Whether a limit on tokens ended a rollout; None where its limits are not known.
+
+    Args:
+        state: upstream's state of the rollout; empty where there are no tools.
+        reason: why the engine ended its last turn; ``stop`` is the policy's own end.
+        length, prompt: tokens of the response, observations included, and before it.
+    """
+    if reason != "stop":
+        return True
+    if not state or state.get("done"):
+        return False
+    room = (state.get("info") or {}).get(NOTES, {}).get("room")
+    return None if room is None else length >= room[0] or prompt + length >= room[1]
 
 
 def _throughout(counts: Sequence[int]) -> int | None:

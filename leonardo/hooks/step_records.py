@@ -192,6 +192,12 @@ def _of_groups(groups: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     response = sum(group["response_tokens"] for group in groups)
     times = {name: [each for group in groups for each in group["sandbox"].get(name, [])] for name in _SANDBOX}
     slowest = [group["seconds"] for group in groups if group["seconds"] is not None]
+    cut_off = [
+        bool(cut)
+        for group in groups
+        for cut, reward in zip(group["cut_off"], group["rewards"], strict=True)
+        if cut is not None and reward is not None
+    ]
     classes = Counter(failure["class"] for group in groups for failure in group["failures"])
     return {
         "rewards": [group["rewards"] for group in groups],
@@ -211,6 +217,7 @@ def _of_groups(groups: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         ),
         "tokens": {"prompt": sum(group["prompt_tokens"] for group in groups), "response": response},
         "response_length_mean": _ratio(response, rollouts),
+        "overlong_share": _ratio(sum(cut_off), len(cut_off)),
         "times": {
             "generation": round(max(slowest, default=0.0), 4),
             "sandbox": round(sum(seconds for each in times.values() for seconds in each), 4),

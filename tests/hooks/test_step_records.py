@@ -25,7 +25,7 @@ def group(*rewards: float | None, kept: bool = False, **other: Any) -> dict[str,
     failures = [{"class": "space", "place": "reset", "reason": "full"} for reward in rewards if reward is None]
     values = {
         "task_id": "t1", "family": "logs", "prompt_tokens": 30, "response_tokens": 10, "turns": 4, "parsed": 3,
-        "weights": [0] * len(rewards), "seconds": 2.0,
+        "weights": [0] * len(rewards), "cut_off": [False] * len(rewards), "seconds": 2.0,
         "sandbox": {"reset": [0.01, 0.03], "commands": [0.002], "verify": []},
     }  # fmt: skip
     return values | {"rewards": list(rewards), "failures": failures, "kept": kept} | other
@@ -94,6 +94,13 @@ def test_what_cannot_be_known_is_null() -> None:
         assert getattr(made, name) is None, name
     assert made.groups_kept == 0 and made.zero_variance_groups == 1
     assert record(part()).reward_mean is None  # no group at all
+
+
+def test_share_of_rollouts_that_a_limit_cut_off() -> None:
+    """Over those that the infrastructure did not end, and of which it is known."""
+    groups = [group(1, 0, None, cut_off=[False, True, True]), group(0, 0, cut_off=[None, False])]
+    assert record(part(*groups)).overlong_share == pytest.approx(1 / 3)
+    assert record(part(group(0, cut_off=[None]))).overlong_share is None
 
 
 def test_rollouts_of_older_weights_say_nothing_of_agreement() -> None:

@@ -40,7 +40,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_turns_and_weights_are_noted(upstream: Tree, commit: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     state, _ = rolled_out(upstream, commit[1], monkeypatch, Remote(answer(), answer(1.0, True)))
     notes = state["info"].get("leonardo")
-    assert notes == ({"turns": 2, "parsed": 2, "weights": [0, 0]} if commit[0] == "patched" else None)
+    assert notes == ({"turns": 2, "parsed": 2, "weights": [0, 0], "room": [50, 100]} if commit[0] == "patched" else None)
 
 
 def test_updates_are_counted_by_the_rollout_actor(upstream: Tree, commit: tuple[str, str]) -> None:
@@ -164,7 +164,7 @@ def metrics_of(*kept: dict[str, Any]) -> dict[str, Any]:
 
 GROUP = {
     "task_id": "t", "family": "", "rewards": [1.0, 0.0], "failures": [], "prompt_tokens": 2, "response_tokens": 3,
-    "turns": 1, "parsed": 1, "weights": [0, 0], "seconds": 1.0, "sandbox": {}, "kept": True,
+    "turns": 1, "parsed": 1, "weights": [0, 0], "cut_off": [False, False], "seconds": 1.0, "sandbox": {}, "kept": True,
 }  # fmt: skip
 
 
