@@ -85,7 +85,7 @@ def _group(result: Any, prompt: Sequence[int], row: Mapping[str, Any]) -> dict[s
     states = result.request_info.rollout_states or [{}] * len(result.responses)
     notes = [(state.get("info") or {}).get(NOTES, {}) for state in states]
     failures = [failure_of(state) for state in states]
-    response = sum(sum(mask) for mask in result.masks)
+    response = [sum(mask) for mask in result.masks]
     times: dict[str, list[float]] = {}
     for note in notes:
         for name, seconds in note.get("sandbox", {}).items():
@@ -96,7 +96,7 @@ def _group(result: Any, prompt: Sequence[int], row: Mapping[str, Any]) -> dict[s
         "family": family,
         "rewards": [None if lost else float(score) for score, lost in zip(result.reward_scores, failures, strict=True)],
         "failures": [dict(failure) for failure in failures if failure],
-        "prompt_tokens": len(prompt) * len(states) + sum(map(len, result.responses)) - response,
+        "prompt_tokens": len(prompt) * len(states) + sum(map(len, result.responses)) - sum(response),
         "response_tokens": response,
         "turns": sum(note.get("turns", 0) for note in notes),
         "parsed": sum(note.get("parsed", 0) for note in notes),

@@ -189,15 +189,11 @@ def _of_groups(groups: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     flat = [not lost and len(set(rewards)) == 1 for rewards, lost in zip(valid, dropped, strict=True)]
     rewards = [reward for each in valid for reward in each]
     rollouts = sum(len(group["rewards"]) for group in groups)
-    response = sum(group["response_tokens"] for group in groups)
+    # of rollouts that the infrastructure did not end
+    lengths = [length for length, reward in _of_rollouts(groups, "response_tokens") if reward is not None]
+    cut_off = [cut for cut, reward in _of_rollouts(groups, "cut_off") if None not in (cut, reward)]
     times = {name: [each for group in groups for each in group["sandbox"].get(name, [])] for name in _SANDBOX}
     slowest = [group["seconds"] for group in groups if group["seconds"] is not None]
-    cut_off = [
-        bool(cut)
-        for group in groups
-        for cut, reward in zip(group["cut_off"], group["rewards"], strict=True)
-        if cut is not None and reward is not None
-    ]
     classes = Counter(failure["class"] for group in groups for failure in group["failures"])
     return {
         "rewards": [group["rewards"] for group in groups],
@@ -215,8 +211,11 @@ def _of_groups(groups: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "parsed_action_share": _ratio(
             sum(group["parsed"] for group in groups), sum(group["turns"] for group in groups)
         ),
-        "tokens": {"prompt": sum(group["prompt_tokens"] for group in groups), "response": response},
-        "response_length_mean": _ratio(response, rollouts),
+        "tokens": {
+            "prompt": sum(group["prompt_tokens"] for group in groups),
+            "response": sum(length for length, _ in _of_rollouts(groups, "response_tokens")),
+        },
+        "response_length_mean": _ratio(sum(lengths), len(lengths)),
         "overlong_share": _ratio(sum(cut_off), len(cut_off)),
         "times": {
             "generation": round(max(slowest, default=0.0), 4),
@@ -224,6 +223,11 @@ def _of_groups(groups: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         },
         "sandbox": {f"{_SANDBOX[name]}_ms": _milliseconds(each) for name, each in times.items()} | {"destroy_ms": []},
     }
+
+
+def _of_rollouts(groups: Sequence[Mapping[str, Any]], name: str) -> list[tuple[Any, float | None]]:
+    """What was noted of each rollout, with its reward."""
+    return [pair for group in groups for pair in zip(group[name], group["rewards"], strict=True)]
 
 
 _SANDBOX = {"reset": "reset", "commands": "command", "verify": "verify"}

@@ -88,7 +88,7 @@ def test_group_of_a_step() -> None:
                 "rewards": [1.0, 0.0, None, 1.0],
                 "failures": [{"class": "runtime", "place": "step", "reason": "gone"}],
                 "prompt_tokens": 4 * (2 + 1),
-                "response_tokens": 4 * 2,
+                "response_tokens": [2] * 4,
                 "turns": 5,
                 "parsed": 4,
                 "weights": [0, None, 1, 1],

@@ -24,7 +24,8 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def group(*rewards: float | None, kept: bool = False, **other: Any) -> dict[str, Any]:
     failures = [{"class": "space", "place": "reset", "reason": "full"} for reward in rewards if reward is None]
     values = {
-        "task_id": "t1", "family": "logs", "prompt_tokens": 30, "response_tokens": 10, "turns": 4, "parsed": 3,
+        "task_id": "t1", "family": "logs", "prompt_tokens": 30, "turns": 4, "parsed": 3,
+        "response_tokens": [0 if reward is None else 5 for reward in rewards],
         "weights": [0] * len(rewards), "cut_off": [False] * len(rewards), "seconds": 2.0,
         "sandbox": {"reset": [0.01, 0.03], "commands": [0.002], "verify": []},
     }  # fmt: skip
@@ -70,7 +71,8 @@ def test_figures_of_two_ranks() -> None:
     assert (made.infrastructure_failures, made.failures_by_class) == (4, {"space": 4})
     assert made.families == ["logs", "logs", "nets", "logs"] and made.task_ids == ["t1"] * 4
     assert made.parsed_action_share == 0.75
-    assert made.tokens == {"prompt": 120, "response": 40} and made.response_length_mean == pytest.approx(40 / 12)
+    assert made.tokens == {"prompt": 120, "response": 8 * 5}
+    assert made.response_length_mean == 5  # lost rollouts count in no mean
     assert (made.ratio_mean, made.ratio_max) == (pytest.approx(1.1), 2.0)
     assert (made.divergence_mean, made.divergence_max) == (pytest.approx(0.05), 0.5)
     assert (made.first_pass_ratio_max_deviation, made.logprob_difference_max) == (0.5, 0.3)

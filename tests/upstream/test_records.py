@@ -163,7 +163,7 @@ def metrics_of(*kept: dict[str, Any]) -> dict[str, Any]:
 
 
 GROUP = {
-    "task_id": "t", "family": "", "rewards": [1.0, 0.0], "failures": [], "prompt_tokens": 2, "response_tokens": 3,
+    "task_id": "t", "family": "", "rewards": [1.0, 0.0], "failures": [], "prompt_tokens": 2, "response_tokens": [2, 1],
     "turns": 1, "parsed": 1, "weights": [0, 0], "cut_off": [False, False], "seconds": 1.0, "sandbox": {}, "kept": True,
 }  # fmt: skip
 
