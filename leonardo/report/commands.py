@@ -124,6 +124,7 @@ def report_command(
     from leonardo.report.runs import render_two
     from leonardo.stages.climb import rungs
 
+    faults: list[evidence.Fault] = []
     if run is not None and other is not None:
         page = render_two(run, other, (out or OUT) / "runs.html")
     elif run is not None:
@@ -135,9 +136,11 @@ def report_command(
         asked = _request("", engine, seed, site, driver, upstream, upstream_python)
         found = rungs(asked, runs) if check.ok else []
         page = render_ladder(found, evidence.read(ledger) if check.ok else [], check, (out or OUT) / "ladder.html")
-        if not check.ok:
-            typer.echo(f"NOT OK: the ledger was edited: {check.faults[0]}")
+        faults = check.faults
     typer.echo(f"report: {page}")
+    if faults:
+        typer.echo(f"NOT OK: the ledger was edited: {faults[0]}")
+        raise typer.Exit(1)
 
 
 def _request(

@@ -3,7 +3,9 @@
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from leonardo.cli import app
 from leonardo.evaluation import RunFacts
 from leonardo.evidence import Evidence, append, check, read
 from leonardo.report.ladder import render_ladder
@@ -64,6 +66,10 @@ def test_an_empty_ladder_and_an_edited_one(ledger: Path) -> None:
     ledger.write_text(whole.replace('"desk"', '"lab"', 1))
     text = render_ladder([], [], check(ledger), ledger.with_name("ladder.html")).read_text()
     assert "entry 1: it was edited" in text
+    result = CliRunner().invoke(app, ["report", "--runs", str(ledger.parent), "--out", str(ledger.parent / "out")])
+    assert result.exit_code == 1
+    assert "NOT OK: the ledger was edited: entry 1: it was edited" in result.output
+    assert "entry 1: it was edited" in (ledger.parent / "out/ladder.html").read_text()
 
 
 def test_two_runs_beside_each_other(full_run: Path, synthetic, tmp_path: Path) -> None:
