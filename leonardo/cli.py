@@ -35,7 +35,7 @@ from leonardo.report.commands import report_command, stage_app
 from leonardo.report.transfer_commands import add_commands
 from leonardo.stages.evaluate import evaluate_app
 from leonardo.stages.family_commands import families_app
-from leonardo.stages.launch_commands import launch_app
+from leonardo.stages.launch_array_commands import launch_app
 
 PROJECT = Path(__file__).parent.parent
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 from pydantic import JsonValue
 
 from leonardo.errors import InputError
-from leonardo.evaluation.records import EvaluationRecord, TaskResult
+from leonardo.evaluation.records import EvaluationRecord, Part, TaskResult
 from leonardo.evaluation.statistics import pass_rate
 from leonardo.files import digest_of, sha256_bytes, write_atomic
 
@@ -77,6 +77,7 @@ def evaluate(
     output: Path | None = None,
     to_trajectory: Callable[[AnyRollout], Mapping[str, Any]] | None = None,
     progress: Callable[[int, int], None] | None = None,
+    part: Part | None = None,
 ) -> EvaluationRecord:
     """Attempt every task ``attempts`` times and record the outcome.
 
@@ -91,6 +92,7 @@ def evaluate(
         output: where the record is written as JSON, atomically; trajectories are then written beside it as
             ``<name>-trajectories.jsonl``, one a line, if ``to_trajectory`` turns a rollout into one.
         progress: called with (rollouts done, rollouts in all) after each.
+        part: which tasks of a larger evaluation these are.
 
     Raises:
         InputError: without tasks, with the same id twice, without attempts, or without a required pin.
@@ -128,6 +130,7 @@ def evaluate(
         failures_by_class=dict(failures),
         seconds=round(seconds, 3),
         trajectories=f"{output.stem}-trajectories.jsonl" if kept else "",
+        part=part,
     )
     if kept:
         lines = [json.dumps(to_trajectory(outcomes[key]), ensure_ascii=False) for key in planned if key in outcomes]

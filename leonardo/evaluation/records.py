@@ -49,6 +49,22 @@ class TaskResult(Record):
         return self
 
 
+class Part(Record):
+    """Which tasks of an evaluation a record has, where it is one of several.
+
+    Attributes:
+        number, count: the part, from 1, and how many there are.
+        positions: where each of the record's tasks stands in the whole, from 0; ``total`` tasks in all.
+        whole: the pins that are the whole's and not the part's: its tasks and their prepared states.
+    """
+
+    number: int = Field(ge=1)
+    count: int = Field(ge=1)
+    positions: list[int]
+    total: int = Field(ge=1)
+    whole: dict[str, JsonValue]
+
+
 class EvaluationRecord(Record):
     """One model on pinned tasks.
 
@@ -63,6 +79,7 @@ class EvaluationRecord(Record):
         failures_by_class: failures of any kind by class, agents' own included.
         seconds: wall-clock time of the evaluation.
         trajectories: name of the file beside the record that holds the trajectories, ``""`` if none were kept.
+        part: where it is a part of an evaluation; :func:`leonardo.evaluation.parts.join` makes the whole of all parts.
     """
 
     model: str
@@ -75,6 +92,7 @@ class EvaluationRecord(Record):
     failures_by_class: dict[str, Count] = {}
     seconds: Annotated[float, Field(ge=0)]
     trajectories: str = ""
+    part: Part | None = None
 
     @field_validator("tasks")
     @classmethod

@@ -13,6 +13,14 @@ from rich.table import Table
 from leonardo.assets.progress import say
 from leonardo.errors import InputError
 from leonardo.options import DriverName, First, Ids, IdsFile, Out, Sample, SiteName
+from leonardo.stages.policies_commands import (
+    Attempts,
+    EvaluationSeed,
+    Turns,
+    TurnTokens,
+    join_command,
+    policies_command,
+)
 
 if TYPE_CHECKING:
     from leonardo.evaluation.records import Comparison, EvaluationRecord
@@ -22,8 +30,10 @@ evaluate_app = typer.Typer(
 )
 
 Resampling = Annotated[int, typer.Option(min=0, help="Of the resampling.")]
-Attempts = Annotated[int, typer.Option(min=1, help="Attempts a task.")]
 RecordFile = Annotated[Path, typer.Argument(help="An evaluation record: evaluation-<name>.json.")]
+
+evaluate_app.command("policies")(policies_command)
+evaluate_app.command("join")(join_command)
 
 
 @evaluate_app.command("compare")
@@ -89,8 +99,8 @@ def run_command(
     attempts: Attempts = 1,
     concurrency: Annotated[int, typer.Option(min=1, help="Attempts at a time.")] = 8,
     bounds: Annotated[str, typer.Option(help="Bounds of an episode: reference or desk.")] = "reference",
-    turns: Annotated[int | None, typer.Option(min=1, help="Turns of an episode, where the bounds' do not fit.")] = None,
-    turn_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens of a turn.")] = None,
+    turns: Turns = None,
+    turn_tokens: TurnTokens = None,
     context_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens of a conversation.")] = None,
     temperature: Annotated[float, typer.Option(min=0, help="Of sampling.")] = 1.0,
     top_p: Annotated[float, typer.Option(min=0, max=1, help="Share of the distribution that is sampled from.")] = 1.0,
@@ -99,7 +109,7 @@ def run_command(
     key_variable: Annotated[str, typer.Option(help="Variable that holds the server's key.")] = "OPENAI_API_KEY",
     call_timeout: Annotated[float, typer.Option(min=1, help="Seconds of one call.")] = 600.0,
     retries: Annotated[int, typer.Option(min=0, help="After a call that failed for a while only.")] = 6,
-    seed: Annotated[int, typer.Option(min=0, help="Decides the attempts' own seeds.")] = 20_000,
+    seed: EvaluationSeed = 20_000,
     jobs: Annotated[int, typer.Option(min=1, help="Set-ups at once.")] = 2,
     site: SiteName = "desk",
     driver: DriverName = "auto",

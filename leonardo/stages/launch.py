@@ -8,7 +8,6 @@ from pathlib import Path
 from leonardo.cluster import ACCOUNT_VARIABLE, Cluster, Pool
 from leonardo.errors import InputError
 from leonardo.jobs.plan import JobPlan, Resources
-from leonardo.jobs.render import SHARD
 from leonardo.jobs.settings import Shape, shape_for
 from leonardo.site import CACHE_VARIABLE, NODE_CACHE_VARIABLE, ArchiveSubstitute, Site
 from leonardo.stages.definition import Model, Stage
@@ -54,7 +53,7 @@ def plan_stage(stage: Stage, model: Model, site: Site, folder: Path, choices: Ch
             **({NODE_CACHE_VARIABLE: str(site.node_cache)} if site.node_cache else {}),
             "LEONARDO_RESERVED_CORES": str(asked.reserved_cores),
         },
-        needs={str(choices.python): "Make the environment: make setup", **_base_needs(site)},
+        needs={str(choices.python): "Make the environment: make setup", **base_needs(site)},
         restarts=stage.job.restarts,
         grace=cluster.grace,
         pins={"stage": stage.name, "model": model.name, "engine": choices.engine, "site": site.name}
@@ -64,47 +63,6 @@ def plan_stage(stage: Stage, model: Model, site: Site, folder: Path, choices: Ch
         assert shape is not None
         return with_trainer(base, stage, model, site, shape, choices)
     return _with_stage(base, stage, model, choices)
-
-
-def plan_assets(site: Site, rows: Path, parts: int, folder: Path, choices: Choices) -> JobPlan:
-    """An array that builds the prepared states of ``rows``, a part a task. Raises InputError."""
-    cluster = cluster_of(site)
-    pool_name = choices.pool or next(iter(cluster.pools))
-    pool = cluster.pool(pool_name)
-    minutes = choices.minutes or 120
-    cores = min(pool.cores, 8)
-    quality = choices.quality or cluster.quality(pool_name, 1, minutes).name
-    asked = Resources(
-        partition=pool.partition,
-        nodes=1,
-        minutes=minutes,
-        cores=cores,
-        memory=min(pool.memory, 32.0),
-        tmp=min(pool.tmp_size, 8.0),
-        quality=quality,
-        account=_account(cluster, choices),
-        options=cluster.sbatch,
-    )
-    command = (str(choices.python), "-m", "leonardo.cli", "assets", "build", str(rows), "--site", choices.site)
-    command += ("--jobs", str(cores), "--out", str(folder / "out"), "--shard", SHARD)
-    if not cluster.network.compute:
-        command += ("--offline",)
-    return JobPlan(
-        name="assets",
-        title=f"assets: prepared states of {rows.name} in {parts} parts on {site.name}",
-        command=command,
-        folder=folder,
-        project=choices.project,
-        python=choices.python,
-        scratch=pool.tmp,
-        resources=asked,
-        set_up=cluster.set_up,
-        environment={**cluster.environment, CACHE_VARIABLE: str(site.cache)},
-        needs={str(rows): "Bring the rows: make unbundle"},
-        array=parts,
-        grace=cluster.grace,
-        pins={"site": site.name, "rows": rows.name},
-    )
 
 
 def _resources(stage: Stage, cluster: Cluster, pool_name: str, shape: Shape | None, choices: Choices) -> Resources:
@@ -119,28 +77,30 @@ def _resources(stage: Stage, cluster: Cluster, pool_name: str, shape: Shape | No
     return Resources(
         partition=pool.partition,
         quality=quality,
-        account=_account(cluster, choices),
+        account=account_of(cluster, choices),
         nodes=nodes,
         minutes=minutes,
         cores=cores,
         memory=round(memory, 3),
         tmp=job.tmp,
         gpus=gpus,
-        gres=tuple(_gres(pool, gpus, job.tmp)),
+        gres=tuple(gres_of(pool, gpus, job.tmp)),
         exclusive=whole,
         reserved_cores=min(pool.reserved_cores, cores - 1) if shape else 0,
         options=cluster.sbatch,
     )
 
 
-def _gres(pool: Pool, gpus: int, tmp: float) -> Sequence[str]:
+def gres_of(pool: Pool, gpus: int, tmp: float) -> Sequence[str]:
+    """How a node's GPUs and node-local space are asked for."""
     wanted = [pool.gres.format(gpus=gpus)] if gpus else []
     if tmp > pool.tmp_size and pool.tmp_gres:
         wanted.append(pool.tmp_gres.format(gib=round(tmp)))
     return wanted
 
 
-def _account(cluster: Cluster, choices: Choices) -> str:
+def account_of(cluster: Cluster, choices: Choices) -> str:
+    """Whom the time is charged to; "" where nobody is named."""
     named = choices.account or os.environ.get(ACCOUNT_VARIABLE) or cluster.account
     return "" if named.startswith("$") else named
 
@@ -159,7 +119,7 @@ def _with_stage(plan: JobPlan, stage: Stage, model: Model, choices: Choices) -> 
     return replace(plan, command=tuple(command), needs=needs)
 
 
-def _base_needs(site: Site) -> dict[str, str]:
+def base_needs(site: Site) -> dict[str, str]:
     """Base images are made where there is a network; what an archive stands for needs only the archive."""
     archives = [source.substitute for source in site.bases.values()]
     if archives and all(isinstance(substitute, ArchiveSubstitute) for substitute in archives):

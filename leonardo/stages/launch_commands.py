@@ -37,12 +37,13 @@ Runs = Annotated[
 ]
 Folder = Annotated[Path | None, typer.Option(help="The run's folder in place of a new one (one stage only).")]
 Wheels = Annotated[Path | None, typer.Option(help="Downloaded packages of upstream's environment.")]
+After = Annotated[list[str] | None, typer.Option(help="Job ids that have to end well first.")]
 Run = Annotated[Path, typer.Argument(help="A job's run folder, as submit names it.")]
 
 
 @dataclass(frozen=True)
-class _Ready:
-    """A stage that could be submitted."""
+class Ready:
+    """A job that could be submitted."""
 
     plan: "JobPlan"
     script: str
@@ -69,7 +70,7 @@ def render(
     folder: Folder = None,
 ) -> None:
     """Print the sbatch script; nothing is written, nothing asked."""
-    chosen = _choices(site, engine, seed, account, qos, pool, minutes, shape, upstream, upstream_python)
+    chosen = choices_of(site, engine, seed, account, qos, pool, minutes, shape, upstream, upstream_python)
     for ready in _ready(stages, model, chosen, runs, folder, None):
         typer.echo(ready.script, nl=False)
 
@@ -96,7 +97,7 @@ def check(
     """Everything that can be known before the queue: one line a finding; writes out/launch-check.json."""
     from leonardo.files import write_verdict
 
-    chosen = _choices(site, engine, seed, account, qos, pool, minutes, shape, upstream, upstream_python)
+    chosen = choices_of(site, engine, seed, account, qos, pool, minutes, shape, upstream, upstream_python)
     found: list[Finding] = []
     for ready in _ready(stages, model, chosen, runs, folder, wheels):
         own = _check(ready)
@@ -128,41 +129,13 @@ def submit(
     runs: Runs = None,
     folder: Folder = None,
     wheels: Wheels = None,
-    after: Annotated[list[str] | None, typer.Option(help="Job ids that have to end well first.")] = None,
+    after: After = None,
 ) -> None:
     """Check, write the run folder, queue the job. Of several stages each waits for the one before it to end well."""
-    chosen = _choices(site, engine, seed, account, qos, pool, minutes, shape, upstream, upstream_python)
+    chosen = choices_of(site, engine, seed, account, qos, pool, minutes, shape, upstream, upstream_python)
     ready = list(_ready(stages, model, chosen, runs, folder, wheels))
-    _require(ready)
-    _submit(ready, after or [])
-
-
-@launch_app.command()
-def assets(
-    rows: Annotated[Path, typer.Argument(help="Rows: a JSONL or Parquet file or a folder, seen by all nodes.")],
-    parts: Annotated[int, typer.Option(min=1, help="Tasks of the array.")] = 4,
-    site: SiteName = "leonardo",
-    account: Account = "",
-    qos: Quality = "",
-    pool: PoolName = "",
-    minutes: Minutes = 0,
-    runs: Runs = None,
-) -> None:
-    """Queue an array that builds the prepared states of ROWS, a part a task."""
-    from leonardo.jobs.folder import name_folder
-    from leonardo.jobs.render import render as render_plan
-    from leonardo.site import load_site
-    from leonardo.stages.launch import plan_assets
-    from leonardo.stages.launch_choices import cluster_of
-
-    chosen = _choices(site, "desk", 1, account, qos, pool, minutes, "")
-    settings = load_site(site)
-    folder = name_folder(runs or cluster_of(settings).roots.shared / "runs", "assets")
-    plan = plan_assets(settings, rows.absolute(), parts, folder, chosen)
-    name = pool or next(iter(cluster_of(settings).pools))
-    ready = _Ready(plan, render_plan(plan), settings, name, None)
-    _require([ready])
-    _submit([ready], [])
+    require(ready)
+    submit_all(ready, after or [])
 
 
 @launch_app.command()
@@ -230,15 +203,22 @@ def collect(
     ledger: Annotated[Path | None, typer.Option(help="The ledger; the runs folder's if not given.")] = None,
 ) -> None:
     """Records and evidence of an ended job, whatever its end was; lets the folder go. Exits 1 where it ended badly."""
+    from rich.console import Console
+
     from leonardo.evidence import LEDGER
     from leonardo.jobs.collect import EVIDENCE
     from leonardo.jobs.collect import collect as collect_job
+    from leonardo.jobs.folder import read_plan
+    from leonardo.stages.launch_arrays import RECORDS
+    from leonardo.stages.policies import put_together
 
     found = collect_job(run, ledger or run.parent / LEDGER)
     figures = found["figures"]
     sentence = f"{figures['state']}, exit code {figures['exit_code']}, {figures['starts']} starts"
     typer.echo(f"{'ok' if found['ok'] else 'NOT OK'}: {sentence}{'' if found['ok'] else ': ' + found['reason']}")
     typer.echo(f"evidence: {run / EVIDENCE}{', records: ' + found['records'] if found['records'] else ''}")
+    if names := read_plan(run)["pins"].get("checkpoints"):
+        put_together(run / RECORDS, names, Console())
     raise typer.Exit(0 if found["ok"] else 1)
 
 
@@ -262,7 +242,7 @@ launch_app.command("unbundle")(unbundle_command)
 # --- from names to plans ----------------------------------------------------------------------------------------------
 
 
-def _choices(
+def choices_of(
     site: str,
     engine: str,
     seed: int,
@@ -274,6 +254,7 @@ def _choices(
     tree: Path = PROJECT / "upstream",
     tree_python: Path = PROJECT / ".venv-upstream/bin/python",
 ) -> "Any":
+    """What a person chose, and whether the engine is left to the stage. Raises InputError for what is no name."""
     from leonardo.stages.launch_choices import Choices
 
     if engine not in ("", "desk", "upstream"):
@@ -318,10 +299,10 @@ def _ready(
         plan = plan_stage(stage, known, site, place.absolute(), own)
         pool = own.pool or stage.job.pool or next(iter(cluster.pools))
         trainer = trainer_of(stage, known, site, pool, plan, own, wheels) if own.engine == "upstream" else None
-        yield _Ready(plan, render_plan(plan), site, pool, trainer)
+        yield Ready(plan, render_plan(plan), site, pool, trainer)
 
 
-def _check(ready: _Ready) -> "list[Finding]":
+def _check(ready: Ready) -> "list[Finding]":
     from leonardo.jobs.check import check as check_plan
     from leonardo.stages.launch_choices import cluster_of
 
@@ -329,7 +310,8 @@ def _check(ready: _Ready) -> "list[Finding]":
     return check_plan(ready.plan, cluster, cluster.pool(ready.pool), ready.script, ready.trainer)
 
 
-def _require(ready: Sequence[_Ready]) -> None:
+def require(ready: Sequence[Ready]) -> None:
+    """Say what a check finds; raises InputError where it finds anything."""
     found = [(entry.plan.name, finding) for entry in ready for finding in _check(entry)]
     for name, finding in found:
         typer.echo(f"{name}: {finding}", err=True)
@@ -337,7 +319,8 @@ def _require(ready: Sequence[_Ready]) -> None:
         raise InputError(f"nothing is submitted: {len(found)} findings", "docs/launch.md explains each")
 
 
-def _submit(ready: Sequence[_Ready], after: Sequence[str]) -> None:
+def submit_all(ready: Sequence[Ready], after: Sequence[str]) -> None:
+    """Write the run folders and queue the jobs, each after the one before it."""
     from leonardo.jobs import slurm
     from leonardo.jobs.folder import note_job, release, write_folder
 

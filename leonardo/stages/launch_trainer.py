@@ -16,7 +16,7 @@ from leonardo.site import Site
 from leonardo.stages.definition import Bounds, Model, Stage
 from leonardo.stages.launch_choices import Choices, cluster_of
 
-_LAYERS_SHARE = 0.75
+LAYERS_SHARE = 0.75
 """Of a node's space in ``job.tmp``, for unpacked layers; the rest is for sockets, caches and temporary files."""
 
 
@@ -48,7 +48,7 @@ def with_trainer(plan: JobPlan, stage: Stage, model: Model, site: Site, shape: S
     environment = {
         **own_environment(choices.tree, choices.project, plan.folder, compiled, site.upstream.environment),
         **plan.environment,
-        BUDGET_VARIABLE: f"{_LAYERS_SHARE * plan.resources.tmp:g}",
+        BUDGET_VARIABLE: f"{LAYERS_SHARE * plan.resources.tmp:g}",
         SITE_VARIABLE: choices.site,
     }
     options = tuple(f"--{name}={value}" for name, value in site.upstream.ray.items() if name not in _BY_THE_JOB)

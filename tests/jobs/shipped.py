@@ -11,8 +11,10 @@ from leonardo.settings import LAUNCH
 from leonardo.site import load_site
 from leonardo.stages.definition import load_model
 from leonardo.stages.ladder import ladder
-from leonardo.stages.launch import plan_assets, plan_stage
+from leonardo.stages.launch import plan_stage
+from leonardo.stages.launch_arrays import Evaluated, plan_assets, plan_evaluation
 from leonardo.stages.launch_choices import Choices
+from leonardo.stages.policies import Checkpoint
 
 GOLDEN = Path(__file__).parent / "golden"
 WORK = Path("/leonardo_work/project/tmax-leonardo")
@@ -43,6 +45,9 @@ def plans() -> Iterator[JobPlan]:
             model = load_model(stage.model)
             for engine in ("desk", "upstream"):
                 yield plan_stage(stage, model, site, folder, replace(own, engine=engine))
+        policies = [Checkpoint(name, WORK / "models" / name) for name in ("base", "trained")]
+        held_out = Evaluated(policies, WORK / "data/held-out.jsonl", parts=4, attempts=4)
+        yield plan_evaluation(site, held_out, WORK / "runs/evaluate-job-20260101T000000", own)
         yield plan_assets(site, WORK / "data/rows.jsonl", 8, WORK / "runs/assets-job-20260101T000000", own)
 
 

@@ -8,12 +8,18 @@ from pathlib import Path
 
 import pytest
 
+from leonardo.engine.desk.policy import save_policy
 from leonardo.evidence import read
 from leonardo.jobs import slurm
 from leonardo.jobs.render import render
+from leonardo.tasks.desk import DeskTask
+from tests.engine.conftest import arms_policy, desk_tasks, untrained
 from tests.jobs.shipped import VARIABLES, plans
 from tests.rootfs import build_root_archive
 from tests.slurm.conftest import SITE
+from tests.stages.test_policies import SMALL, record_of, write_rows
+
+__all__ = ["arms_policy", "desk_tasks"]
 
 CALIBRATION = """\
 name: calibrate-small
@@ -53,13 +59,18 @@ def site(tmp_path: Path) -> Path:
     return path
 
 
-def leonardo(*words: str | Path, fails: bool = False) -> str:
+def leonardo(*words: object, fails: bool = False, app: str = "launch") -> str:
     """``leonardo launch ...``; its output."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("LEONARDO_CACHE")}
-    command = [sys.executable, "-m", "leonardo.cli", "launch", *map(str, words)]
+    command = [sys.executable, "-m", "leonardo.cli", app, *map(str, words)]
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert (done.returncode != 0) == fails, done.stdout + done.stderr
     return done.stdout + done.stderr
+
+
+def evaluate(*words: object, fails: bool = False) -> str:
+    """``leonardo evaluate ...``; its output."""
+    return leonardo(*words, fails=fails, app="evaluate")
 
 
 def test_calibration_in_a_job(site: Path, tmp_path: Path) -> None:
@@ -82,6 +93,35 @@ def test_calibration_in_a_job(site: Path, tmp_path: Path) -> None:
         ("job calibrate-small-desk", "pass"),
     ]
     assert json.loads((run / "evidence.json").read_text())["figures"]["steps"] == 2
+
+
+def test_evaluation_in_an_array(site: Path, tmp_path: Path, arms_policy: Path, desk_tasks: list[DeskTask]) -> None:
+    """Base and trained, two parts each: joined they are the records of one piece, which can be compared."""
+    rows = write_rows(tmp_path / "rows.jsonl", 6)
+    other = untrained(desk_tasks)
+    base = save_policy(tmp_path / "base", other.model, other.tokenizer)
+    policies = (f"base={base}", f"trained={arms_policy}")
+    options = ("--tasks", rows, *SMALL, "--site", site)
+    whole = evaluate("policies", *policies, *options, "--out", tmp_path / "whole")
+    assert "trained: " in whole
+    said = leonardo("evaluate", *policies, *options, "--parts", "2", "--minutes", "10")
+    run = Path(said.rpartition("folder ")[2].strip())
+    assert "4 completed" in leonardo("follow", run, "--every", "0.5", "--quiet")
+    part = run / "records/evaluation-base-part-2-of-2.json"
+    kept = part.read_bytes()
+    part.unlink()
+    refused = leonardo("collect", run, fails=True)
+    assert "base: part 2 of 2 is missing" in refused and "trained: " in refused
+    part.write_bytes(kept)
+    collected = leonardo("collect", run)
+    assert "ok: COMPLETED, exit code 0, 4 starts" in collected
+    for name in ("base", "trained"):
+        record = record_of(run / f"records/evaluation-{name}.json")
+        assert record == record_of(tmp_path / f"whole/evaluation-{name}.json")
+    assert 0 < record.pass_rate < 1
+    records = [run / f"records/evaluation-{name}.json" for name in ("base", "trained")]
+    evaluate("compare", *records, "--out", tmp_path / "out", fails=True)
+    assert json.loads((tmp_path / "out/evaluate.json").read_text())["figures"]["difference"] == record.pass_rate
 
 
 def test_doctor_on_a_node(site: Path, tmp_path: Path) -> None:

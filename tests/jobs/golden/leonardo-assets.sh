@@ -48,6 +48,7 @@ export HF_HUB_DISABLE_TELEMETRY=1
 export HF_HUB_OFFLINE=1
 export LC_ALL=C.UTF-8
 export LEONARDO_CACHE=/leonardo_work/project/tmax-leonardo/cache
+export LEONARDO_NODE_CACHE=/tmp/leonardo-layers
 export PYTHONNOUSERSITE=1
 export PYTHONUNBUFFERED=1
 export RAY_USAGE_STATS_ENABLED=0
