@@ -8,6 +8,7 @@ import typer
 SiteName = Annotated[str, typer.Option(help="Site file: a name in launch/sites or a path.")]
 DriverName = Annotated[str, typer.Option(help="Sandbox driver: auto, or a name that leonardo doctor lists.")]
 Seed = Annotated[int, typer.Option(min=0, help="Governs tasks, model, sampling and statistics.")]
+Force = Annotated[str, typer.Option(help="The reason for running without the evidence below; it stains the run.")]
 Jobs = Annotated[int, typer.Option(min=1, help="Set-ups and checks that run at once.")]
 
 # --- where things are written -----------------------------------------------------------------------------------------

@@ -13,9 +13,11 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from leonardo.hooks.cores import keep_off_reserved_cores
+from leonardo.hooks.paths import RUN
 
 if TYPE_CHECKING:
     from leonardo.assets.store import AssetStore
@@ -26,6 +28,8 @@ SCHEME = "prepared://"
 
 SITE_VARIABLE = "LEONARDO_SITE"
 BUDGET_VARIABLE = "LEONARDO_NODE_BUDGET"
+
+_DRIVERS = "drivers"
 
 _UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
@@ -153,6 +157,20 @@ def _node() -> _Node:
     site = load_site(os.environ.get(SITE_VARIABLE) or "desk")
     budget = float(os.environ.get(BUDGET_VARIABLE) or 0)
     driver = open_driver()
+    _note_driver(driver.name)
     atexit.register(driver.close)
     most = int(budget * (1 << 30)) if budget else None
     return _Node(driver, AssetStore(site.cache / "assets", driver, site, most_unpacked=most))
+
+
+def _note_driver(name: str) -> None:
+    """Note in the run's folder which driver this node takes: nodes decide that by themselves."""
+    if run := os.environ.get(RUN):
+        folder = Path(run, _DRIVERS)
+        folder.mkdir(exist_ok=True)
+        (folder / f"{name}@{os.uname().nodename}").touch()
+
+
+def drivers_of(run: Path) -> list[str]:
+    """The drivers that the nodes of a run took, by name."""
+    return sorted({path.name.partition("@")[0] for path in (run / _DRIVERS).glob("*@*")})

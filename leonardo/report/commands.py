@@ -10,7 +10,7 @@ from rich.table import Table
 
 from leonardo.errors import InputError
 from leonardo.offline import stay_local
-from leonardo.options import DriverName, Engine, Out, Python, RunsOfMany, Seed, SiteName, Tree
+from leonardo.options import DriverName, Engine, Force, Out, Python, RunsOfMany, Seed, SiteName, Tree
 
 if TYPE_CHECKING:
     from leonardo.stages.training import Asked
@@ -43,9 +43,7 @@ def run_command(
     policy: Policy = None,
     model: Annotated[str, typer.Option(help="A model of launch/models in place of the stage's; or a .yaml file.")] = "",
     missing: Annotated[bool, typer.Option("--missing", help="Run missing stages first, not the gates alone.")] = False,
-    force: Annotated[
-        str, typer.Option(help="The reason for running without the evidence below; it stains the run.")
-    ] = "",
+    force: Force = "",
     fresh: Annotated[bool, typer.Option("--fresh", help="Do not go on with an interrupted run.")] = False,
 ) -> None:
     """Train, evaluate, and hold the records to the stage's criteria."""

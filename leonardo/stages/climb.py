@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -70,10 +71,10 @@ def rungs(asked: Asked, runs: Path) -> list[Rung]:
         name = driver.name
     for stage in ladder():
         here = replace(asked, name=stage.name)
-        pins = _pins(here, name)
+        pins = pins_of(here, name)
         if not found:
             found.append(_gates_rung(pins, entries))
-        found.append(_rung(here.stage_and_model()[0], pins, entries, _opening(here, name, entries, runs)))
+        found.append(_rung(here.stage_and_model()[0], pins, entries, opening_of(here, name, entries, runs)))
     return found
 
 
@@ -87,7 +88,7 @@ def _missing_below(asked: Asked, stages: bool, runs: Path, console: Console) -> 
     missing: list[str] = []
     here = asked
     while after := here.stage_and_model()[0].after:
-        found = _opening(here, name, entries, runs)
+        found = opening_of(here, name, entries, runs)
         if found.open or not found.missing or not (stages or after == GATES):
             break
         say(console, f"{Path(here.name).stem} needs {after}, which runs first: {found.why}")
@@ -98,16 +99,19 @@ def _missing_below(asked: Asked, stages: bool, runs: Path, console: Console) -> 
     return missing
 
 
-def _opening(asked: Asked, driver: str, entries: Sequence[Evidence], runs: Path) -> Opening:
+def opening_of(asked: Asked, driver: str | None, entries: Sequence[Evidence], runs: Path) -> Opening:
+    """Whether the ledger opens a stage. ``driver``: of its sandboxes; None where that is not known yet."""
     stage, model = asked.stage_and_model()
     criteria = criteria_below(asked.name, stage.after, model)
-    return opening(stage.after, _pins(asked, driver), entries, runs, criteria)
+    return opening(stage.after, pins_of(asked, driver), entries, runs, criteria)
 
 
-def _pins(asked: Asked, driver: str) -> dict[str, object]:
+def pins_of(asked: Asked, driver: str | None) -> dict[str, Any]:
+    """A stage's pins as far as they are known before it runs."""
     stage, model = asked.stage_and_model()
     environment = asked.place.environment if asked.engine == "upstream" else None
-    return known_pins(stage, model, asked.engine, load_site(asked.site), driver, asked.seed, environment)
+    pins = known_pins(stage, model, asked.engine, load_site(asked.site), driver or "", asked.seed, environment)
+    return {name: value for name, value in pins.items() if name != "driver" or driver is not None}
 
 
 def _rung(stage: Stage, pins: dict[str, object], entries: Sequence[Evidence], found: Opening) -> Rung:

@@ -16,9 +16,9 @@ from rich.console import Console
 from leonardo.assets.manifest import ManifestEntry, manifest_digest
 from leonardo.assets.progress import say
 from leonardo.assets.store import AssetStore
-from leonardo.engine.upstream.dataset import write_dataset
+from leonardo.engine.upstream.dataset import WRITTEN, write_dataset
 from leonardo.errors import FailureClass, InputError
-from leonardo.files import require_writable, write_atomic, write_json, write_verdict
+from leonardo.files import digest_of, require_writable, write_atomic, write_json, write_verdict
 from leonardo.gates.verdicts import FILE, read_verdicts, selectable
 from leonardo.hooks.sandbox import SCHEME
 from leonardo.rollout.episode import EpisodeSettings
@@ -27,7 +27,7 @@ from leonardo.site import load_site
 from leonardo.tasks.task import Task
 
 NOT_BUILT = "not-built"
-LEFT_OUT, PINS = "left-out.txt", "pins.json"
+LEFT_OUT = "left-out.txt"
 
 
 def write_data(
@@ -72,12 +72,12 @@ def write_data(
     }
     if not chosen:
         raise InputError(f"none of {len(tasks)} rows can be used ({_counted(reasons)})", "Build them: make assets")
-    pins = _pins([built[task.id] for task in chosen])
+    pins = _pins(chosen, [built[task.id] for task in chosen])
     temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
         write_dataset(temporary, chosen, {id: f"{SCHEME}{built[id].prepared}" for id in built}, episode.steps)
         write_atomic(temporary / LEFT_OUT, "".join(f"{id}\t{reason}\n" for id, reason in sorted(reasons.items())))
-        write_json(temporary / PINS, pins)
+        write_json(temporary / WRITTEN, pins)
         temporary.chmod(0o755)
         temporary.rename(folder)
     except BaseException:
@@ -90,9 +90,10 @@ def write_data(
     return figures
 
 
-def _pins(entries: Sequence[ManifestEntry]) -> dict[str, Any]:
+def _pins(tasks: Sequence[Task], entries: Sequence[ManifestEntry]) -> dict[str, Any]:
     bases = {entry.image: entry.base for entry in entries if entry.base}
-    return {"manifest": manifest_digest(list(entries)), "bases": bases}
+    digests = digest_of(sorted(task.digest for task in tasks))
+    return {"tasks": digests, "manifest": manifest_digest(list(entries)), "bases": bases}
 
 
 def _counted(reasons: dict[str, str]) -> str:

@@ -109,8 +109,10 @@ def _with_stage(plan: JobPlan, stage: Stage, model: Model, choices: Choices) -> 
     """The stage as ``leonardo stage run`` does it on one node."""
     command = [str(plan.python), "-m", "leonardo.cli", "stage", "run", choices.stage or stage.name]
     command += ["--engine", choices.engine, "--seed", str(choices.seed), "--site", choices.site]
-    if model.name != stage.model:
-        command += ["--model", model.name]
+    if choices.model:
+        command += ["--model", choices.model]
+    if choices.force:
+        command += ["--force", choices.force]
     command += ["--runs", str(plan.folder.parent), "--out", str(plan.folder / "out")]
     if choices.engine == "desk":
         return replace(plan, command=tuple(command))

@@ -12,13 +12,9 @@ from leonardo.stages.launch_commands import (
     Minutes,
     PoolName,
     Quality,
-    Ready,
     Runs,
     SiteName,
-    choices_of,
     launch_app,
-    require,
-    submit_all,
 )
 from leonardo.stages.policies_commands import Attempts, Bounds, Checkpoints, EvaluationSeed, Turns, TurnTokens
 
@@ -42,14 +38,15 @@ def assets(
     from leonardo.site import load_site
     from leonardo.stages.launch_arrays import plan_assets
     from leonardo.stages.launch_choices import cluster_of
+    from leonardo.stages.launch_ready import Ready, choices_of, require, submit_all
 
-    chosen, _ = choices_of(site, "desk", 1, account, qos, pool, minutes, "")
+    chosen = choices_of(site, "desk", 1, account, qos, pool, minutes)
     settings = load_site(site)
     folder = name_folder(runs or cluster_of(settings).roots.shared / "runs", "assets")
     plan = plan_assets(settings, rows.absolute(), parts, folder, chosen)
-    ready = Ready(plan, render(plan), settings, pool or next(iter(cluster_of(settings).pools)), None)
+    ready = Ready(plan, render(plan), settings, pool or next(iter(cluster_of(settings).pools)))
     require([ready])
-    submit_all([ready], [])
+    submit_all([ready])
 
 
 @launch_app.command(EVALUATE)
@@ -82,9 +79,10 @@ def evaluate(
     from leonardo.site import load_site
     from leonardo.stages.launch_arrays import Evaluated, plan_evaluation
     from leonardo.stages.launch_choices import cluster_of
+    from leonardo.stages.launch_ready import Ready, choices_of, require, submit_all
     from leonardo.stages.policies import checkpoints_of
 
-    chosen, _ = choices_of(site, "desk", 1, account, qos, pool, minutes, "")
+    chosen = choices_of(site, "desk", 1, account, qos, pool, minutes)
     settings = load_site(site)
     options = {"--first": first, "--ids-file": ids_file and ids_file.absolute(), "--sample": sample}
     options |= {"--turns": turns, "--turn-tokens": turn_tokens}
@@ -100,7 +98,7 @@ def evaluate(
     )
     place = folder or name_folder(runs or cluster_of(settings).roots.shared / "runs", EVALUATE)
     plan = plan_evaluation(settings, evaluated, place.absolute(), chosen)
-    ready = Ready(plan, render(plan), settings, pool or next(iter(cluster_of(settings).pools)), None)
+    ready = Ready(plan, render(plan), settings, pool or next(iter(cluster_of(settings).pools)))
     if render_only:
         typer.echo(ready.script, nl=False)
         return

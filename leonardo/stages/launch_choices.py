@@ -20,12 +20,13 @@ class Choices:
     Attributes:
         engine, seed, account, quality, pool, minutes, shape: as in the files.
         site, stage: the names or files that the job itself reads; the stage's own name if "".
+        model: in place of the stage's; force: the reason for running without the evidence below.
         project, python: the checkout and its environment, as the nodes see them.
         upstream_python: of upstream's environment.
         tree: upstream's checkout.
     """
 
-    engine: Engine = "desk"
+    engine: Engine | Literal[""] = "desk"
     seed: int = 1
     account: str = ""
     quality: str = ""
@@ -34,6 +35,8 @@ class Choices:
     shape: str = ""
     site: str = "leonardo"
     stage: str = ""
+    model: str = ""
+    force: str = ""
     project: Path = PROJECT
     python: Path = Path(sys.executable)
     upstream_python: Path = PROJECT / ".venv-upstream/bin/python"

@@ -1,24 +1,18 @@
 """``leonardo launch ...``: stages as jobs of a cluster."""
 
-import re
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from leonardo.errors import InputError
-from leonardo.options import DriverName, IdsFile, Out, Python, Sample, Seed, SiteName, Tree
+from leonardo.options import DriverName, Force, IdsFile, Out, Python, Sample, Seed, SiteName, Tree
 from leonardo.stages.carry import bundle_command, unbundle_command
 
 if TYPE_CHECKING:
-    from leonardo.jobs.check import Trainer
     from leonardo.jobs.findings import Finding
-    from leonardo.jobs.plan import JobPlan
-    from leonardo.site import Site
 
 PROJECT = Path(__file__).parents[2]
 
@@ -41,17 +35,6 @@ After = Annotated[list[str] | None, typer.Option(help="Job ids that have to end 
 Run = Annotated[Path, typer.Argument(help="A job's run folder, as submit names it.")]
 
 
-@dataclass(frozen=True)
-class Ready:
-    """A job that could be submitted."""
-
-    plan: "JobPlan"
-    script: str
-    site: "Site"
-    pool: str
-    trainer: "Trainer | None"
-
-
 @launch_app.command()
 def render(
     stages: Stages,
@@ -64,14 +47,17 @@ def render(
     pool: PoolName = "",
     minutes: Minutes = 0,
     shape: ShapeName = "",
+    force: Force = "",
     upstream: Tree = PROJECT / "upstream",
     upstream_python: Python = PROJECT / ".venv-upstream/bin/python",
     runs: Runs = None,
     folder: Folder = None,
 ) -> None:
     """Print the sbatch script; nothing is written, nothing asked."""
-    chosen = choices_of(site, engine, seed, account, qos, pool, minutes, shape, upstream, upstream_python)
-    for ready in _ready(stages, model, chosen, runs, folder, None):
+    from leonardo.stages.launch_ready import choices_of, ready_stages
+
+    chosen = choices_of(site, engine, seed, account, qos, pool, minutes, shape, model, force, upstream, upstream_python)
+    for ready in ready_stages(stages, chosen, runs, folder, None, look=False):
         typer.echo(ready.script, nl=False)
 
 
@@ -87,6 +73,7 @@ def check(
     pool: PoolName = "",
     minutes: Minutes = 0,
     shape: ShapeName = "",
+    force: Force = "",
     upstream: Tree = PROJECT / "upstream",
     upstream_python: Python = PROJECT / ".venv-upstream/bin/python",
     runs: Runs = None,
@@ -96,11 +83,13 @@ def check(
 ) -> None:
     """Everything that can be known before the queue: one line a finding; writes out/launch-check.json."""
     from leonardo.files import write_verdict
+    from leonardo.stages.launch_ready import check as check_ready
+    from leonardo.stages.launch_ready import choices_of, ready_stages
 
-    chosen = choices_of(site, engine, seed, account, qos, pool, minutes, shape, upstream, upstream_python)
+    chosen = choices_of(site, engine, seed, account, qos, pool, minutes, shape, model, force, upstream, upstream_python)
     found: list[Finding] = []
-    for ready in _ready(stages, model, chosen, runs, folder, wheels):
-        own = _check(ready)
+    for ready in ready_stages(stages, chosen, runs, folder, wheels):
+        own = check_ready(ready)
         found += own
         for finding in own:
             typer.echo(f"{ready.plan.name}: {finding}")
@@ -124,6 +113,7 @@ def submit(
     pool: PoolName = "",
     minutes: Minutes = 0,
     shape: ShapeName = "",
+    force: Force = "",
     upstream: Tree = PROJECT / "upstream",
     upstream_python: Python = PROJECT / ".venv-upstream/bin/python",
     runs: Runs = None,
@@ -132,8 +122,10 @@ def submit(
     after: After = None,
 ) -> None:
     """Check, write the run folder, queue the job. Of several stages each waits for the one before it to end well."""
-    chosen = choices_of(site, engine, seed, account, qos, pool, minutes, shape, upstream, upstream_python)
-    ready = list(_ready(stages, model, chosen, runs, folder, wheels))
+    from leonardo.stages.launch_ready import choices_of, ready_stages, require, submit_all
+
+    chosen = choices_of(site, engine, seed, account, qos, pool, minutes, shape, model, force, upstream, upstream_python)
+    ready = list(ready_stages(stages, chosen, runs, folder, wheels, after or []))
     require(ready)
     submit_all(ready, after or [])
 
@@ -212,14 +204,39 @@ def collect(
     from leonardo.stages.launch_arrays import RECORDS
     from leonardo.stages.policies import put_together
 
-    found = collect_job(run, ledger or run.parent / LEDGER)
+    entries = ledger or run.parent / LEDGER
+    found = collect_job(run, entries)
     figures = found["figures"]
     sentence = f"{figures['state']}, exit code {figures['exit_code']}, {figures['starts']} starts"
     typer.echo(f"{'ok' if found['ok'] else 'NOT OK'}: {sentence}{'' if found['ok'] else ': ' + found['reason']}")
     typer.echo(f"evidence: {run / EVIDENCE}{', records: ' + found['records'] if found['records'] else ''}")
     if names := read_plan(run)["pins"].get("checkpoints"):
         put_together(run / RECORDS, names, Console())
-    raise typer.Exit(0 if found["ok"] else 1)
+    if found.get("again") and (run / "run.json").is_file():
+        typer.echo("it was collected and judged before; nothing is entered again")
+        raise typer.Exit(0 if found["ok"] else 1)
+    judged = _judged(run, found, entries.parent)
+    raise typer.Exit(0 if found["ok"] and judged else 1)
+
+
+def _judged(run: Path, found: dict[str, Any], runs: Path) -> bool:
+    """Show the verdict on the stage, where the job was one of upstream's trainer. Returns whether it is no other."""
+    from rich.console import Console
+
+    from leonardo.report.page import render_report
+    from leonardo.stages.launch_verdict import judge
+    from leonardo.stages.training import show
+
+    console = Console()
+    verdict = judge(run, found, runs, console)
+    if verdict is None:
+        return True
+    show(list(verdict.findings), console)
+    typer.echo(f"report: {render_report(run, verdict.title)}")
+    for stain in verdict.stains:
+        typer.echo(f"STAINED: {stain}")
+    typer.echo(f"{ {'pass': 'ok', 'fail': 'NOT OK', 'open': 'OPEN'}[verdict.word] }: {verdict.sentence}")
+    return verdict.word == "pass"
 
 
 @launch_app.command()
@@ -237,101 +254,3 @@ def cancel(run: Run) -> None:
 
 launch_app.command("bundle")(bundle_command)
 launch_app.command("unbundle")(unbundle_command)
-
-
-# --- from names to plans ----------------------------------------------------------------------------------------------
-
-
-def choices_of(
-    site: str,
-    engine: str,
-    seed: int,
-    account: str,
-    qos: str,
-    pool: str,
-    minutes: int,
-    shape: str,
-    tree: Path = PROJECT / "upstream",
-    tree_python: Path = PROJECT / ".venv-upstream/bin/python",
-) -> "Any":
-    """What a person chose, and whether the engine is left to the stage. Raises InputError for what is no name."""
-    from leonardo.stages.launch_choices import Choices
-
-    if engine not in ("", "desk", "upstream"):
-        raise InputError(f"no engine {engine}", "Engines: desk, upstream")
-    for option, value in {"account": account, "qos": qos, "pool": pool}.items():
-        if not re.fullmatch(r"[\w.-]*", value, re.ASCII):  # it goes into the job's script
-            raise InputError(f"--{option} {value!r} is no name", "Letters, digits, and the signs _ . -")
-    own = engine or "desk"
-    choices = Choices(own, seed, account, qos, pool, minutes, shape, _place(site))  # type: ignore[arg-type]
-    # not resolved: a link is what makes a Python an environment's
-    return replace(choices, tree=tree.absolute(), upstream_python=tree_python.absolute()), engine == ""
-
-
-def _place(name: str) -> str:
-    """A name as it is, a file by its whole path: the job reads it, too."""
-    return str(Path(name).absolute()) if Path(name).suffix in (".yaml", ".yml") else name
-
-
-def _ready(
-    stages: Sequence[str], model: str, chosen: "Any", runs: Path | None, folder: Path | None, wheels: Path | None
-) -> "Any":
-    """Read the files and plan each stage."""
-    from leonardo.jobs.folder import name_folder
-    from leonardo.jobs.render import render as render_plan
-    from leonardo.site import load_site
-    from leonardo.stages.definition import load_model, load_stage
-    from leonardo.stages.launch import plan_stage
-    from leonardo.stages.launch_choices import cluster_of
-    from leonardo.stages.launch_trainer import trainer_of
-
-    choices, free = chosen
-    if folder is not None and len(stages) > 1:
-        raise InputError("--folder is for one stage", "Leave it out for a chain")
-    site = load_site(choices.site)
-    cluster = cluster_of(site)
-    for name in stages:
-        stage = load_stage(name)
-        known = load_model(model or stage.model)
-        engine = "upstream" if free and stage.rows else choices.engine
-        own = replace(choices, engine=engine, stage=_place(name))
-        place = folder or name_folder(runs or cluster.roots.shared / "runs", stage.name)
-        plan = plan_stage(stage, known, site, place.absolute(), own)
-        pool = own.pool or stage.job.pool or next(iter(cluster.pools))
-        trainer = trainer_of(stage, known, site, pool, plan, own, wheels) if own.engine == "upstream" else None
-        yield Ready(plan, render_plan(plan), site, pool, trainer)
-
-
-def _check(ready: Ready) -> "list[Finding]":
-    from leonardo.jobs.check import check as check_plan
-    from leonardo.stages.launch_choices import cluster_of
-
-    cluster = cluster_of(ready.site)
-    return check_plan(ready.plan, cluster, cluster.pool(ready.pool), ready.script, ready.trainer)
-
-
-def require(ready: Sequence[Ready]) -> None:
-    """Say what a check finds; raises InputError where it finds anything."""
-    found = [(entry.plan.name, finding) for entry in ready for finding in _check(entry)]
-    for name, finding in found:
-        typer.echo(f"{name}: {finding}", err=True)
-    if found:
-        raise InputError(f"nothing is submitted: {len(found)} findings", "docs/launch.md explains each")
-
-
-def submit_all(ready: Sequence[Ready], after: Sequence[str]) -> None:
-    """Write the run folders and queue the jobs, each after the one before it."""
-    from leonardo.jobs import slurm
-    from leonardo.jobs.folder import note_job, release, write_folder
-
-    before = list(after)
-    for entry in ready:
-        script = write_folder(entry.plan, entry.script)
-        try:
-            job = slurm.submit(script, after=before)
-        except BaseException:
-            release(entry.plan.folder)
-            raise
-        note_job(entry.plan.folder, job)
-        before = [job]
-        typer.echo(f"job {job}: {entry.plan.title}; folder {entry.plan.folder}")

@@ -1,5 +1,6 @@
 """What a run is pinned to, and which of it has to be the same in the stage that a run builds on."""
 
+import json
 import platform
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -10,6 +11,7 @@ from typing import Any
 import git
 
 import leonardo.tasks.desk
+from leonardo.engine.upstream.dataset import WRITTEN, dataset_in
 from leonardo.evaluation.compare import ABSENT
 from leonardo.evaluation.harness import EVALUATION_SEED, harness_digest
 from leonardo.evidence.explain import shown
@@ -32,6 +34,10 @@ SAME = (
 
 SAME_UPSTREAM = ("upstream", "patches")
 """Those of the engine ``upstream``, besides: nothing of it runs in the engine ``desk``."""
+
+SAME_ON_OTHER_DATA = ("site", "driver", "engine", "packages")
+"""What a stage on rows shares with the stage on the desk corpus below it: the machinery. Model, bounds of an episode
+and recipe are the rows' own."""
 
 SAME_AS_GATES = ("site", "driver", "bases")
 """What the environment gates vouch for: sandboxes on these base images, at this site. They train nothing."""
@@ -59,7 +65,7 @@ def known_pins(
         "seed": seed,
         "evaluation_seed": EVALUATION_SEED,
         "harness": harness_digest(stage.episode_settings()),
-        "data": {"source": "desk", "revision": desk_revision()},
+        "data": data_pins(stage, site),
         "packages": packages(environment),
         "recipe": stage.recipe(engine, model),
         "config": digest_of(stage.model_dump(mode="json")),
@@ -69,12 +75,34 @@ def known_pins(
 
 def differences(pins: Mapping[str, Any], before: Mapping[str, Any], of_gates: bool) -> Iterator[str]:
     """Each pin of ``before`` that has to be as in ``pins`` and is not, in words with both values."""
-    names = SAME_AS_GATES if of_gates else SAME + (SAME_UPSTREAM if pins.get("engine") == "upstream" else ())
+    same = SAME if _source(pins) == _source(before) else SAME_ON_OTHER_DATA
+    names = SAME_AS_GATES if of_gates else same + (SAME_UPSTREAM if pins.get("engine") == "upstream" else ())
     here, there = ({name: values[name] for name in names if name in values} for values in (pins, before))
     mine, other = flat(here), flat(there)
     for name in mine if of_gates else sorted(mine.keys() | other.keys()):
         if name.split(".")[0] in here and mine.get(name, ABSENT) != other.get(name, ABSENT):
             yield f"{name} is {shown(mine.get(name, ABSENT))}, there it was {shown(other.get(name, ABSENT))}"
+
+
+def _source(pins: Mapping[str, Any]) -> Any:
+    data = pins.get("data")
+    return data.get("source") if isinstance(data, Mapping) else None
+
+
+def data_pins(stage: Stage, site: Site) -> dict[str, Any]:
+    """What a stage trains on: the desk corpus, or rows, by digests of them and of the prepared states they name."""
+    if not stage.rows:
+        return {"source": "desk", "revision": desk_revision()}
+    if site.cluster is None:
+        return {"source": stage.rows, "revision": ""}
+    dataset = dataset_in(site.cluster.roots.shared / stage.rows)
+    rows = dataset.folder / "train.jsonl"
+    written = dataset.folder.parent / WRITTEN
+    return {
+        "source": stage.rows,
+        "revision": sha256_file(rows) if rows.is_file() else "",
+        **(json.loads(written.read_bytes()) if written.is_file() else {}),
+    }
 
 
 def packages(environment: Path | None = None) -> dict[str, str]:

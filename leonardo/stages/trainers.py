@@ -67,7 +67,7 @@ class Trainer:
     @property
     def updates(self) -> int:
         """How many updates the stage asks for."""
-        return self._stage.learner().steps if self.engine == "desk" else _updates_of(self._stage)
+        return self._stage.learner().steps if self.engine == "desk" else updates_of(self._stage)
 
     def train(self, base: Path, recipe: Recipe, look: Look, note: Callable[[str], None]) -> TrainingOutcome:
         """Improve the policy ``base`` on the recipe's train tasks; ``note`` gets what there is to say on the way.
@@ -120,7 +120,8 @@ def checkpoint_figures(base: Path, trained: Path | None) -> dict[str, Any]:
     return {"checkpoint_loads": True, "checkpoint_differs": differs}
 
 
-def _updates_of(stage: Stage) -> int:
+def updates_of(stage: Stage) -> int:
+    """How many updates upstream's trainer makes. Raises InputError where the stage does not say."""
     flags = stage.upstream
     try:
         per_step = flags["num_unique_prompts_rollout"] * flags["num_samples_per_prompt_rollout"]

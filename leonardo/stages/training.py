@@ -17,9 +17,9 @@ from leonardo.engine.desk.policy import load_policy
 from leonardo.engine.desk.update import digest_of_weights
 from leonardo.engine.outcome import TrainingOutcome
 from leonardo.errors import InputError
-from leonardo.evaluation import Comparison, EvaluationRecord, RunFacts, compare
+from leonardo.evaluation import Comparison, EvaluationRecord, compare
 from leonardo.evaluation.records import read_record
-from leonardo.files import digest_of, require_writable, write_json, write_verdict
+from leonardo.files import digest_of, require_writable, write_json
 from leonardo.gates.criteria import Finding, apply
 from leonardo.gates.signal import signal_figures
 from leonardo.gates.steps import StepRecord, read_records
@@ -28,14 +28,14 @@ from leonardo.site import load_site
 from leonardo.stages.definition import Model, Stage, load_model, load_stage
 from leonardo.stages.demo import RECORDS as COMMON
 from leonardo.stages.demo import line_of
-from leonardo.stages.ladder import GATES, Opening, criteria_below, opening
+from leonardo.stages.ladder import GATES, criteria_below, opening
 from leonardo.stages.limits import RunLimits
 from leonardo.stages.pins import known_pins
 from leonardo.stages.recipe import Recipe, opened
 from leonardo.stages.trainers import LIMITS, Engine, Trainer, UpstreamPlace, checkpoint_figures, pretrained
-from leonardo.stages.verdicts import judged, sentence_of
+from leonardo.stages.verdicts import FACTS, Basis, record, sentence_of
 
-STEPS, FACTS, STARTED = "steps.jsonl", "run.json", "stage.json"
+STEPS, STARTED = "steps.jsonl", "stage.json"
 RECORDS = (*COMMON, "outcome.json")
 """Files of a run folder that an entry of the ledger names with their hashes; the last is upstream's trainer's."""
 
@@ -86,18 +86,6 @@ class StageOutcome:
     run_folder: Path
 
 
-@dataclass(frozen=True)
-class _Basis:
-    """What a run stands on."""
-
-    opening: Opening
-    forced: str
-
-    @property
-    def stains(self) -> tuple[str, ...]:
-        return (*self.opening.stains, *filter(None, [self.forced]))
-
-
 def run_stage(asked: Asked, *, runs: Path, out_path: Path, console: Console) -> StageOutcome:
     """Run a stage and write ``out_path``, an entry of the ledger, and a run folder below ``runs``.
 
@@ -146,7 +134,7 @@ def run_stage(asked: Asked, *, runs: Path, out_path: Path, console: Console) -> 
     show(findings, console)
     title = f"{stage.name}, {asked.engine} engine, seed {asked.seed}"
     facts = recipe.facts(title, stage.name, stage, pins, [LIMITS[asked.engine]], figures["seconds"])
-    _record(stage, facts, basis, findings, sentence, figures, run_folder, runs, out_path, console)
+    record(stage, facts, basis, findings, sentence, figures, run_folder, runs, out_path, console, files=RECORDS)
     ok = all(finding.ok for finding in findings)
     return StageOutcome(stage.name, ok, sentence, basis.stains, findings, figures, comparison, run_folder)
 
@@ -163,14 +151,14 @@ def show(findings: list[Finding], console: Console) -> None:
     console.print(table)
 
 
-def _open(stage: Stage, pins: Mapping[str, Any], asked: Asked, runs: Path) -> _Basis:
+def _open(stage: Stage, pins: Mapping[str, Any], asked: Asked, runs: Path) -> Basis:
     """What the run stands on. Raises InputError where nothing opens it and it is not forced."""
     ledger = runs / evidence.LEDGER
     evidence.require_whole(ledger)
     criteria = criteria_below(asked.name, stage.after, asked.stage_and_model()[1])
     found = opening(stage.after, pins, evidence.read(ledger), runs, criteria)
     if found.open:
-        return _Basis(found, "")
+        return Basis(found, "")
     if not asked.force:
         same = f" --model {asked.model}" if asked.model else ""
         below = f"leonardo stage run {stage.after} --engine {asked.engine}{same}"
@@ -179,7 +167,7 @@ def _open(stage: Stage, pins: Mapping[str, Any], asked: Asked, runs: Path) -> _B
             f"{stage.name} is shut: {found.why}",
             f"Run it first: {run}; or --force REASON, which stains this run and all that builds on it",
         )
-    return _Basis(found, f"{stage.name} was forced although {found.why}: {asked.force}")
+    return Basis(found, f"{stage.name} was forced although {found.why}: {asked.force}")
 
 
 def _run_folder(stage: Stage, asked: Asked, pins: Mapping[str, Any], runs: Path, console: Console) -> Path:
@@ -245,44 +233,3 @@ def _evaluation_figures(stage: Stage, comparison: Comparison | None) -> dict[str
         "evaluated_pairs": difference.pairs,
         **({"direction": stage.direction.judge(interval, difference.pairs)} if stage.direction else {}),
     }
-
-
-def _record(
-    stage: Stage,
-    facts: RunFacts,
-    basis: _Basis,
-    findings: list[Finding],
-    sentence: str,
-    figures: dict[str, Any],
-    run_folder: Path,
-    runs: Path,
-    out_path: Path,
-    console: Console,
-) -> None:
-    """Write what came of it: ``run.json``, the verdict, the entry of the ledger."""
-    ok = all(finding.ok for finding in findings)
-    criteria = judged(findings)
-    pins = facts.pins
-    told = {
-        "says": sentence,
-        "criteria": [each.model_dump(mode="json") for each in criteria],
-        "stains": list(basis.stains),
-    }
-    RunFacts.model_validate(facts.model_dump(mode="json") | told).write(run_folder / FACTS)
-    by_name = {each.figure: {"value": each.value, "threshold": each.threshold, "ok": each.ok} for each in criteria}
-    write_verdict(out_path, ok, figures, pins, says=sentence, criteria=by_name, stains=list(basis.stains))
-    entry = evidence.Evidence(
-        name=stage.name,
-        kind="stage",
-        verdict="pass" if ok else "fail",
-        says=sentence,
-        site=facts.site,
-        figures=figures,
-        criteria=criteria,
-        pins=pins,
-        records=evidence.record_files(runs, [run_folder / name for name in RECORDS]),
-        builds_on=basis.opening.basis.digest if basis.opening.basis else "",
-        forced=basis.forced,
-        stains=basis.stains,
-    )
-    evidence.append(runs / evidence.LEDGER, entry, lambda words: say(console, words))

@@ -1,13 +1,85 @@
-"""A stage's verdict in words, and its criteria for the ledger and ``out/<stage>.json``."""
+"""A stage's verdict in words, and where it is written: ``run.json``, ``out/<stage>.json``, the ledger."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from leonardo.evaluation import Comparison
+from rich.console import Console
+
+from leonardo import evidence
+from leonardo.assets.progress import say
+from leonardo.evaluation import Comparison, RunFacts
 from leonardo.evaluation.verdict import interval_points, points
 from leonardo.evidence import Judged
+from leonardo.files import write_verdict
 from leonardo.gates.criteria import Finding, apply
 from leonardo.stages.definition import Stage, load_stage
+from leonardo.stages.ladder import Opening
+
+FACTS = "run.json"
+
+
+@dataclass(frozen=True)
+class Basis:
+    """What a run stands on: what opened it, and in words why it was forced where nothing did."""
+
+    opening: Opening
+    forced: str
+
+    @property
+    def stains(self) -> tuple[str, ...]:
+        """What was forced here or below."""
+        return (*self.opening.stains, *filter(None, [self.forced]))
+
+
+def record(
+    stage: Stage,
+    facts: RunFacts,
+    basis: Basis,
+    findings: Sequence[Finding],
+    sentence: str,
+    figures: dict[str, Any],
+    run_folder: Path,
+    runs: Path,
+    out_path: Path,
+    console: Console,
+    *,
+    files: Sequence[str],
+    undecided: bool = False,
+) -> None:
+    """Write what came of a stage: ``run.json``, the verdict, the entry of the ledger.
+
+    Args:
+        files: of the run's folder, which the entry names with their hashes.
+        undecided: the run was ended from outside before there was anything to judge: it is ``open``, which is no
+            pass, and no entry is made, so that what the ledger said of the stage before still stands.
+    """
+    ok = all(finding.ok for finding in findings) and not undecided
+    verdict = "open" if undecided else "pass" if ok else "fail"
+    criteria = judged(findings)
+    stains = list(basis.stains)
+    told = {"says": sentence, "criteria": [each.model_dump(mode="json") for each in criteria], "stains": stains}
+    RunFacts.model_validate(facts.model_dump(mode="json") | told).write(run_folder / FACTS)
+    by_name = {each.figure: {"value": each.value, "threshold": each.threshold, "ok": each.ok} for each in criteria}
+    write_verdict(out_path, ok, figures, facts.pins, says=sentence, verdict=verdict, criteria=by_name, stains=stains)
+    if undecided:
+        return
+    entry = evidence.Evidence(
+        name=stage.name,
+        kind="stage",
+        verdict="pass" if ok else "fail",
+        says=sentence,
+        site=facts.site,
+        figures=figures,
+        criteria=criteria,
+        pins=facts.pins,
+        records=evidence.record_files(runs, [run_folder / name for name in files]),
+        builds_on=basis.opening.basis.digest if basis.opening.basis else "",
+        forced=basis.forced,
+        stains=basis.stains,
+    )
+    evidence.append(runs / evidence.LEDGER, entry, lambda words: say(console, words))
 
 
 def judged(findings: Sequence[Finding]) -> tuple[Judged, ...]:

@@ -16,6 +16,9 @@ from leonardo.tasks.task import Task
 ENVIRONMENT = "swerl_vanillux_sandbox"
 """Upstream's environment with the reference harness."""
 
+WRITTEN = "pins.json"
+"""Beside the data set: what it was written from."""
+
 _CARD = """\
 ---
 configs:

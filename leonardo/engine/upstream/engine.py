@@ -25,6 +25,7 @@ from leonardo.engine.upstream.own import (
     require_not_own,
     saves_state,
 )
+from leonardo.engine.upstream.state import saved_models
 from leonardo.engine.upstream.supervisor import Outcome, Plan
 from leonardo.engine.upstream.symptoms import classify
 from leonardo.errors import InputError
@@ -37,9 +38,6 @@ from leonardo.tasks.task import Task
 
 PROJECT = Path(__file__).parents[3]
 STEPS_FILE, LOG, OUTCOME = "steps.jsonl", "trainer.log", "outcome.json"
-
-_COMPLETE = ".checkpoint_complete"
-"""The file that the trainer writes last into a checkpoint, in a folder that it names after run, seed and time."""
 
 _LOOK = 1.0
 """Seconds between looks at a run."""
@@ -227,8 +225,6 @@ def _outcome(folder: Path, stalled: str, stopped: bool, seconds: float) -> Train
     if stopped and code == 128 + signal.SIGTERM:
         code = 0  # it ended as it was asked to
     reason = stalled or ended.reason or ("" if code == 0 else classify(folder / LOG, code))
-    # the last one, and those on the way, which lie one folder deeper
-    marks = [mark for depth in ("*", "*/*") for mark in (folder / CHECKPOINT).glob(f"{depth}/{_COMPLETE}")]
-    saved = sorted(marks, key=lambda mark: mark.stat().st_mtime)
-    policy = from_upstream(saved[-1].parent, folder / "policy") if saved else None
+    saved = saved_models(folder / CHECKPOINT)
+    policy = from_upstream(saved[-1], folder / "policy") if saved else None
     return TrainingOutcome(policy, code, reason, tuple(ended.leftovers), round(seconds, 1))

@@ -1,4 +1,4 @@
-"""The state from which upstream's trainer goes on: DeepSpeed's folders ``global_step<n>``, and ``latest``, which names one.
+"""What upstream's trainer saves: models, and its state. The state from which upstream's trainer goes on: DeepSpeed's folders ``global_step<n>``, and ``latest``, which names one.
 
 The trainer goes on from what ``latest`` names. Where a save was interrupted, upstream takes the folder with the most
 files, which may be the one that is not whole, and ends if there is none.
@@ -7,6 +7,9 @@ files, which may be the one that is not whole, and ends if there is none.
 import re
 import shutil
 from pathlib import Path
+
+_COMPLETE = ".checkpoint_complete"
+"""The file that the trainer writes last into a model that it saves."""
 
 
 def drop_unfinished(folder: Path) -> list[str]:
@@ -24,6 +27,13 @@ def drop_unfinished(folder: Path) -> list[str]:
     if not kept and folder.is_dir():  # upstream wants no folder where there is no state
         shutil.rmtree(folder, ignore_errors=True)
     return [path.name for path in removed]
+
+
+def saved_models(folder: Path) -> list[Path]:
+    """The models that the trainer saved whole below ``folder``, in their order: the last one, and those on the way."""
+    # a folder that it names after run, seed and time; those on the way lie one folder deeper
+    marks = [mark for depth in ("*", "*/*") for mark in folder.glob(f"{depth}/{_COMPLETE}")]
+    return [mark.parent for mark in sorted(marks, key=lambda mark: mark.stat().st_mtime)]
 
 
 def saved_state(folder: Path) -> str:

@@ -1,0 +1,159 @@
+"""From a person's options to jobs that could be submitted: planned, rendered, checked, queued."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import typer
+
+from leonardo.errors import InputError
+from leonardo.jobs import slurm
+from leonardo.jobs.check import Trainer
+from leonardo.jobs.check import check as check_plan
+from leonardo.jobs.findings import Finding
+from leonardo.jobs.folder import name_folder, note_job, release, write_folder
+from leonardo.jobs.plan import JobPlan
+from leonardo.jobs.render import render
+from leonardo.site import Site, load_site
+from leonardo.stages.definition import load_model, load_stage
+from leonardo.stages.launch import plan_stage
+from leonardo.stages.launch_basis import Ground, finding_of, ground_of, stages_of_jobs
+from leonardo.stages.launch_choices import Choices, cluster_of
+from leonardo.stages.launch_note import note_stage
+from leonardo.stages.launch_trainer import trainer_of
+from leonardo.stages.trainers import UpstreamPlace
+from leonardo.stages.training import Asked
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A job that could be submitted.
+
+    Attributes:
+        asked: the stage that it runs; None for a job that runs none.
+        ground: what that stage stands on.
+    """
+
+    plan: JobPlan
+    script: str
+    site: Site
+    pool: str
+    trainer: Trainer | None = None
+    asked: Asked | None = None
+    ground: Ground = field(default_factory=Ground)
+
+
+def choices_of(
+    site: str,
+    engine: str = "",
+    seed: int = 1,
+    account: str = "",
+    qos: str = "",
+    pool: str = "",
+    minutes: int = 0,
+    shape: str = "",
+    model: str = "",
+    force: str = "",
+    tree: Path | None = None,
+    tree_python: Path | None = None,
+) -> Choices:
+    """A person's options. Raises InputError for what would not do in a script."""
+    if engine not in ("", "desk", "upstream"):
+        raise InputError(f"no engine {engine}", "Engines: desk, upstream")
+    for option, value in {"account": account, "qos": qos, "pool": pool}.items():
+        if not re.fullmatch(r"[\w.-]*", value, re.ASCII):  # it goes into the job's script
+            raise InputError(f"--{option} {value!r} is no name", "Letters, digits, and the signs _ . -")
+    choices = Choices(engine, seed, account, qos, pool, minutes, shape, _place(site), model=_place(model), force=force)  # type: ignore[arg-type]
+    # not resolved: a link is what makes a Python an environment's
+    return replace(
+        choices,
+        tree=tree.absolute() if tree else choices.tree,
+        upstream_python=tree_python.absolute() if tree_python else choices.upstream_python,
+    )
+
+
+def ready_stages(
+    stages: Sequence[str],
+    choices: Choices,
+    runs: Path | None,
+    folder: Path | None,
+    wheels: Path | None,
+    after: Sequence[str] = (),
+    *,
+    look: bool = True,
+) -> Iterator[Ready]:
+    """Read the files and plan each stage.
+
+    Args:
+        after: ids of queued jobs that the first waits for.
+        look: whether to look into the ledger.
+    """
+    if folder is not None and len(stages) > 1:
+        raise InputError("--folder is for one stage", "Leave it out for a chain")
+    site = load_site(choices.site)
+    cluster = cluster_of(site)
+    before: list[tuple[str, str]] = []  # stages of this chain, with their engines
+    for name in stages:
+        stage = load_stage(name)
+        model = load_model(choices.model or stage.model)
+        own = replace(choices, engine=choices.engine or ("upstream" if stage.rows else "desk"), stage=_place(name))
+        place = (folder or name_folder(runs or cluster.roots.shared / "runs", stage.name)).absolute()
+        plan = plan_stage(stage, model, site, place, own)
+        pool = own.pool or stage.job.pool or next(iter(cluster.pools))
+        trainer = trainer_of(stage, model, site, pool, plan, own, wheels) if own.engine == "upstream" else None
+        asked = Asked(
+            own.stage,
+            own.engine,  # type: ignore[arg-type]
+            own.seed,
+            own.site,
+            "auto",
+            UpstreamPlace(own.tree, own.upstream_python),
+            model=own.model,
+            force=own.force,
+        )
+        ground = Ground()
+        if look:
+            chained = [before_it for before_it, engine in before if engine == own.engine]
+            waited_for = [*chained, *stages_of_jobs(place.parent, after, own.engine)]
+            ground = ground_of(asked, place.parent, waited_for, own.force)
+        yield Ready(plan, render(plan), site, pool, trainer, asked, ground)
+        before.append((stage.name, own.engine))
+
+
+def check(ready: Ready) -> list[Finding]:
+    """What can be known before the queue."""
+    cluster = cluster_of(ready.site)
+    found = check_plan(ready.plan, cluster, cluster.pool(ready.pool), ready.script, ready.trainer)
+    return [*found, *(finding_of(ready.asked, ready.ground) if ready.asked else ())]
+
+
+def require(ready: Sequence[Ready]) -> None:
+    """Raises InputError where there is a finding; shows each."""
+    found = [(entry.plan.name, finding) for entry in ready for finding in check(entry)]
+    for name, finding in found:
+        typer.echo(f"{name}: {finding}", err=True)
+    if found:
+        raise InputError(f"nothing is submitted: {len(found)} findings", "docs/launch.md explains each")
+
+
+def submit_all(ready: Sequence[Ready], after: Sequence[str] = ()) -> None:
+    """Write the folders and queue the jobs, each after the one before it, the first after the jobs ``after``."""
+    before = list(after)
+    for entry in ready:
+        script = write_folder(entry.plan, entry.script)
+        try:
+            if entry.asked is not None and entry.plan.ray:
+                note_stage(entry.plan, entry.asked, entry.ground)
+            job = slurm.submit(script, after=before)
+        except BaseException:
+            release(entry.plan.folder)
+            raise
+        note_job(entry.plan.folder, job)
+        before = [job]
+        typer.echo(f"job {job}: {entry.plan.title}; folder {entry.plan.folder}")
+
+
+def _place(name: str) -> str:
+    """A name as it is, a file by its whole path: the job reads it, too."""
+    return str(Path(name).absolute()) if Path(name).suffix in (".yaml", ".yml") else name
