@@ -40,6 +40,7 @@ def test_meet() -> None:
     assert found.state == "ok" and found.what.startswith("2 GPUs reduce 67 MB together in "), found
 
 
+@pytest.mark.slow
 def test_do_not_meet() -> None:
     """An interface that is not there is quoted; the site's variables reach the processes."""
     found = gpus.reduced(Path(sys.executable), "gloo", 2, {"GLOO_SOCKET_IFNAME": "none0"}, 90)
