@@ -4,19 +4,22 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from leonardo.engine.desk.policy import save_policy
 from leonardo.evidence import read
+from leonardo.gates.steps import read_records
 from leonardo.jobs import slurm
+from leonardo.jobs.folder import read_plan
 from leonardo.jobs.render import render
 from leonardo.tasks.desk import DeskTask
 from tests.engine.conftest import arms_policy, desk_tasks, untrained
 from tests.jobs.shipped import VARIABLES, plans
 from tests.rootfs import build_root_archive
-from tests.slurm.conftest import SITE
+from tests.slurm.conftest import SITE, ended, wait_for
 from tests.stages.test_policies import SMALL, record_of, write_rows
 
 __all__ = ["arms_policy", "desk_tasks"]
@@ -122,6 +125,29 @@ def test_evaluation_in_an_array(site: Path, tmp_path: Path, arms_policy: Path, d
     records = [run / f"records/evaluation-{name}.json" for name in ("base", "trained")]
     evaluate("compare", *records, "--out", tmp_path / "out", fails=True)
     assert json.loads((tmp_path / "out/evaluate.json").read_text())["figures"]["difference"] == record.pass_rate
+
+
+@pytest.mark.slow
+def test_a_stage_that_the_time_limit_interrupts_goes_on_from_its_checkpoint(site: Path, tmp_path: Path) -> None:
+    """USR1 between two steps: the job queues itself again, and the same run ends well, each step recorded once."""
+    stage = tmp_path / "pilot-small.yaml"
+    longer = CALIBRATION.replace("calibrate-small", "pilot-small").replace("desk: {steps: 2,", "desk: {steps: 10,")
+    stage.write_text(longer.replace("criteria:", "resume: true\ncriteria:"))
+    run = Path(leonardo("submit", stage, "--site", site).rpartition("folder ")[2].strip())
+    job = str(read_plan(run)["job"])
+    deadline = time.monotonic() + 120
+    while not (seen := list(run.parent.glob("pilot-small-desk-*/steps.jsonl"))) or len(read_records(seen[0])) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    subprocess.run(["scancel", "--batch", "--signal=USR1", job], check=True)
+    (state,) = wait_for(job, ended, 150)
+    said = "".join(path.read_text() for path in run.glob("slurm-*.log"))
+    assert (state.name, state.exit_code, state.restarts) == ("COMPLETED", 0, 1), said[-3000:]
+    assert "which was interrupted" in said and "ok: COMPLETED, exit code 0, 2 starts" in leonardo("collect", run)
+    (folder,) = run.parent.glob("pilot-small-desk-*")
+    assert [record.step for record in read_records(folder / "steps.jsonl")] == list(range(1, 11))
+    stage_entry, _ = read(run.parent / "ledger.jsonl")
+    assert (stage_entry.name, stage_entry.verdict, stage_entry.figures["updates"]) == ("pilot-small", "pass", 10)
 
 
 def test_doctor_on_a_node(site: Path, tmp_path: Path) -> None:
