@@ -1,5 +1,6 @@
-"""Settings files: YAML that is read strictly. What is wrong is named by file and setting, in one line."""
+"""Settings files: YAML that is read strictly. What is wrong is named by file, line and setting, in one line."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,6 +21,8 @@ class Settings(BaseModel):
 
 AnySettings = TypeVar("AnySettings", bound=Settings)
 
+_EXAMPLE = "The other files in that folder are examples"
+
 
 def find_settings(name: str | Path, folder: str) -> Path:
     """The file of ``name``: a path that ends in .yaml, or a name in ``launch/<folder>``. Raises InputError."""
@@ -35,19 +38,72 @@ def read_settings(path: Path, kind: type[AnySettings], defaults: dict[str, Any] 
     """Read a file as ``kind``; ``defaults`` are values that a validator has to see, too.
 
     Raises:
-        InputError: it is not YAML, or a setting is unknown, missing or wrong.
+        InputError: it is not YAML, or a setting is unknown, missing, wrong or there twice; names file and line.
     """
-    example = "The other files in that folder are examples"
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(f"{path} is not YAML ({' '.join(str(error).split())[:200]})", "Mend it there") from error
+    values = read_yaml(path)
     if not isinstance(values, dict):
-        raise InputError(f"{path} holds no settings", example)
+        raise InputError(f"{path} holds no settings", _EXAMPLE)
     try:
         return kind.model_validate((defaults or {}) | values)
     except ValidationError as error:
-        first = error.errors()[0]
-        setting = ".".join(str(part) for part in first["loc"]) or "the file"
+        errors = error.errors()
+        # a name that is misspelled is missing, too; that it is unknown says more
+        first = next((entry for entry in errors if entry["type"] == "extra_forbidden"), errors[0])
         message = "unknown setting" if first["type"] == "extra_forbidden" else first["msg"]
-        raise InputError(f"{path}: {setting}: {message}", example) from error
+        raise wrong_setting(path, first["loc"], message) from error
+
+
+def read_yaml(path: Path) -> Any:
+    """What a file holds. Raises InputError that names file and line."""
+    try:
+        root = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+        _require_once(path, root)
+        # again, since a composed tree cannot be read without PyYAML's inner parts
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.MarkedYAMLError as error:
+        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise InputError(f"{path}{line} is not YAML ({error.problem})", "Mend it there") from error
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror})", "Make it readable, or name another") from error
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
+        raise InputError(f"{path} is not YAML ({' '.join(str(error).split())[:200]})", "Mend it there") from error
+    return values
+
+
+def wrong_setting(path: Path, place: Sequence[str | int], message: str) -> InputError:
+    """The error for a setting of a file."""
+    setting = ".".join(str(part) for part in place) or "the file"
+    return InputError(f"{at(path, place)}: {setting}: {message}", _EXAMPLE)
+
+
+def at(path: Path, place: Sequence[str | int]) -> str:
+    """File and line of a setting, or of the innermost part of ``place`` that is in the file."""
+    return f"{path}:{_line(path, place)}"
+
+
+def _line(path: Path, place: Sequence[str | int]) -> int:
+    node, line = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader), 1
+    for part in place:
+        if isinstance(node, yaml.MappingNode):
+            for key, value in node.value:
+                if key.value == str(part):
+                    node, line = value, key.start_mark.line + 1
+                    break
+        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+            node = node.value[part]
+            line = node.start_mark.line + 1
+    return line
+
+
+def _require_once(path: Path, node: yaml.Node | None) -> None:
+    """No setting twice in one place: YAML would take the last without a word."""
+    if isinstance(node, yaml.MappingNode):
+        seen: set[str] = set()
+        for key, value in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in seen:
+                raise InputError(f"{path}:{key.start_mark.line + 1}: {key.value} is there twice", "Remove one")
+            seen.add(key.value if isinstance(key, yaml.ScalarNode) else "")
+            _require_once(path, value)
+    elif isinstance(node, yaml.SequenceNode):
+        for value in node.value:
+            _require_once(path, value)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy
-from scipy.stats import binomtest, permutation_test, ttest_1samp
 
 from leonardo.evaluation.statistics import CONFIDENCE, RESAMPLES, Interval, mean_difference, mean_interval
 
@@ -17,7 +16,9 @@ def mcnemar(better: int, worse: int) -> float:
 
     With one attempt a task these are McNemar's discordant pairs; with more it is the sign test over tasks.
     """
-    return float(binomtest(better, better + worse).pvalue) if better + worse else 1.0
+    from scipy import stats  # a second to import, and not before it is needed
+
+    return float(stats.binomtest(better, better + worse).pvalue) if better + worse else 1.0
 
 
 def swap_test(base: Sequence[float], trained: Sequence[float], seed: int = 0) -> float:
@@ -28,9 +29,11 @@ def swap_test(base: Sequence[float], trained: Sequence[float], seed: int = 0) ->
             McNemar's test clustered by task; with one attempt a task it is McNemar's exact test.
         seed: of the resampling, which stands in for all 2 ** tasks exchanges where these are more than 9,999.
     """
+    from scipy import stats  # a second to import, and not before it is needed
+
     if len(base) < 2:
         return 1.0
-    result = permutation_test(
+    result = stats.permutation_test(
         (numpy.asarray(base), numpy.asarray(trained)),
         mean_difference,
         permutation_type="samples",
@@ -80,7 +83,9 @@ def over_seeds(differences: Sequence[dict[str, float]], seed: int = 0) -> SeedsD
 
 
 def _student(values: Sequence[float]) -> Interval:
+    from scipy import stats  # a second to import, and not before it is needed
+
     if min(values) == max(values):
         return Interval(values[0], values[0])
-    interval = ttest_1samp(values, 0).confidence_interval(CONFIDENCE)
+    interval = stats.ttest_1samp(values, 0).confidence_interval(CONFIDENCE)
     return Interval(float(interval.low), float(interval.high))

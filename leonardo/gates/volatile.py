@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from leonardo.errors import InputError
 from leonardo.gates.trees import ONLY_IN_FULL, ONLY_IN_PREPARED, Difference, glob
+from leonardo.settings import read_yaml, wrong_setting
 
 VOLATILE = Path(__file__).parents[2] / "launch" / "gates" / "parity.yaml"
 
@@ -55,12 +55,11 @@ def load_volatile(path: Path = VOLATILE) -> Volatile:
         InputError: it is none; names the file and the setting.
     """
     try:
-        return Volatile.model_validate(yaml.safe_load(path.read_text()))
-    except OSError as error:
-        raise InputError(f"{path} cannot be read ({error.strerror})", "Name a list of volatile paths") from error
-    except (yaml.YAMLError, ValidationError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise InputError(f"{path} is no list of volatile paths ({reason})", f"See {VOLATILE.name}") from error
+        return Volatile.model_validate(read_yaml(path))
+    except ValidationError as error:
+        first = error.errors()[0]
+        what = wrong_setting(path, first["loc"], first["msg"]).what
+        raise InputError(f"{what}; it is no list of volatile paths", f"See {VOLATILE.name}") from error
 
 
 @dataclass(frozen=True)

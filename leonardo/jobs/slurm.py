@@ -12,6 +12,7 @@ from typing import Any
 from leonardo.errors import InfrastructureError, InputError
 
 _TIMEOUT = 60.0
+_LONGEST = 600  # characters of Slurm's words in a line
 
 ENDED = frozenset(
     ("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "TIMEOUT")
@@ -54,7 +55,7 @@ def test_only(script: Path) -> str:
     done = _call(["sbatch", "--test-only", str(script)], check=False)
     if done.returncode == 0:
         return ""
-    return _first_line(done.stderr) or f"sbatch --test-only ended with {done.returncode}"
+    return _in_a_line(done.stderr) or f"sbatch --test-only ended with {done.returncode}"
 
 
 def submit(script: Path, *, after: Sequence[str] = (), hold: bool = False) -> str:
@@ -70,7 +71,7 @@ def submit(script: Path, *, after: Sequence[str] = (), hold: bool = False) -> st
         options.append("--hold")
     done = _call(["sbatch", *options, str(script)], check=False)
     if done.returncode != 0:
-        raise InputError(f"Slurm refuses {script}: {_first_line(done.stderr)}", "leonardo launch check says more")
+        raise InputError(f"Slurm refuses {script}: {_in_a_line(done.stderr)}", "leonardo launch check says more")
     return done.stdout.strip().partition(";")[0]
 
 
@@ -186,10 +187,12 @@ def _call(command: list[str], check: bool = True) -> "subprocess.CompletedProces
     except subprocess.TimeoutExpired as error:
         raise InfrastructureError(f"{command[0]} did not answer within {_TIMEOUT:.0f} s", "Try again later") from error
     if check and done.returncode != 0:
-        raise InfrastructureError(f"{' '.join(command)}: {_first_line(done.stderr)}", "Is the scheduler up?")
+        raise InfrastructureError(f"{' '.join(command)}: {_in_a_line(done.stderr)}", "Is the scheduler up?")
     return done
 
 
-def _first_line(text: str) -> str:
-    lines = [line.strip().removeprefix("sbatch: error: ") for line in text.splitlines() if line.strip()]
-    return lines[0] if lines else ""
+def _in_a_line(text: str) -> str:
+    """All that a command of Slurm's said, without its name before each line and without repetition."""
+    lines = [re.sub(r"^(\w+: )?(error: |fatal: )?", "", line.strip()).rstrip(".") for line in text.splitlines()]
+    whole = "; ".join(dict.fromkeys(line for line in lines if line))
+    return whole if len(whole) <= _LONGEST else f"{whole[:_LONGEST]}..."

@@ -13,7 +13,7 @@ from leonardo.offline import stay_local
 from leonardo.options import DriverName, Engine, Force, Out, Python, RunsOfMany, Seed, SiteName, Tree
 
 if TYPE_CHECKING:
-    from leonardo.stages.training import Asked
+    from leonardo.stages.asked import Asked
 
 PROJECT = Path(__file__).parents[2]
 TREE, PYTHON = PROJECT / "upstream", PROJECT / ".venv-upstream/bin/python"
@@ -145,8 +145,7 @@ def _request(
     name: str, engine: str, seed: int, site: str, driver: str, upstream: Path, upstream_python: Path
 ) -> "Asked":
     """What a person asks of a stage, of these options. Raises InputError where there is no such engine."""
-    from leonardo.stages.trainers import UpstreamPlace
-    from leonardo.stages.training import Asked
+    from leonardo.stages.asked import Asked, UpstreamPlace
 
     if engine not in ("desk", "upstream"):
         raise InputError(f"no engine {engine}", "Engines: desk, upstream")

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
@@ -13,12 +13,15 @@ from leonardo.evidence import Evidence
 from leonardo.gates.criteria import apply
 from leonardo.sandbox.drivers import open_driver
 from leonardo.site import load_site
+from leonardo.stages.asked import Asked
 from leonardo.stages.definition import Stage
 from leonardo.stages.environment import desk_rows, gates_command
 from leonardo.stages.gate import Selection
 from leonardo.stages.ladder import GATES, Opening, criteria_below, ladder, name_below, opening
 from leonardo.stages.pins import differences, known_pins
-from leonardo.stages.training import Asked, StageOutcome, run_stage
+
+if TYPE_CHECKING:
+    from leonardo.stages.training import StageOutcome
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ class Rung:
 
 def run_with_what_is_missing(
     asked: Asked, *, stages: bool, runs: Path, out: Path, console: Console
-) -> Iterator[StageOutcome]:
+) -> "Iterator[StageOutcome]":
     """Run what is missing below a stage, lowest first, and then the stage. Ends with the first that does not pass.
 
     A rung below that failed is not tried again: what shuts the stage is then said by the stage itself.
@@ -50,6 +53,8 @@ def run_with_what_is_missing(
     Args:
         stages: run missing stages, too; else only the gates, which take half a minute.
     """
+    from leonardo.stages.training import run_stage  # imports PyTorch, which the ladder's state does without
+
     for name in [*_missing_below(asked, stages, runs, console), asked.name]:
         if name == GATES:
             # where they fail, they are in the ledger, and the next stage says that it is shut

@@ -1,5 +1,6 @@
 """Stages and models as data: ``launch/stages/*.yaml`` and ``launch/models/*.yaml``, read strictly."""
 
+from collections.abc import Callable
 from dataclasses import asdict, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,8 +15,8 @@ from leonardo.gates.earlystop import StopRule
 from leonardo.jobs.settings import JobSettings, Shape
 from leonardo.rollout.episode import EpisodeSettings
 from leonardo.rollout.families import REFERENCE, load_family
-from leonardo.settings import Settings, find_settings, read_settings
-from leonardo.stages.recipe import Corpus
+from leonardo.settings import Settings, at, find_settings, read_settings
+from leonardo.stages.corpus import Corpus
 
 DESK_SIZES = (
     "steps", "groups", "group_size", "wanted_groups", "rounds", "micro_batch", "checkpoint_every", "episode",
@@ -159,17 +160,42 @@ class Model(Settings):
 
 def load_stage(name: str | Path) -> Stage:
     """Read a stage: a name in ``launch/stages`` or a path. Raises InputError that names file and setting."""
-    stage = read_settings(find_settings(name, "stages"), Stage)
-    for part in (stage.corpus_sizes, stage.episode_settings, stage.learner, stage.warm_start_config):
-        part()
+    path = find_settings(name, "stages")
+    stage = read_settings(path, Stage)
+    _try(path, stage.corpus_sizes, stage.episode_settings, stage.learner, stage.warm_start_config)
     return stage
 
 
 def load_model(name: str | Path) -> Model:
     """Read a model: a name in ``launch/models`` or a path. Raises InputError that names file and setting."""
-    model = read_settings(find_settings(name, "models"), Model)
+    path = find_settings(name, "models")
+    model = read_settings(path, Model)
+    _try(
+        path,
+        lambda: _changed(EpisodeSettings(), model.episode, "episode"),
+        lambda: _changed(WarmStartConfig(), model.warm_start, "warm_start"),
+    )
     load_family(model.family)
     return model
+
+
+class _WrongSettingError(InputError):
+    """Of a class of the desk engine; ``place`` is where a stage or model file has it."""
+
+    def __init__(self, place: tuple[str, ...], what: str, hint: str) -> None:
+        super().__init__(f"{'.'.join(place)}: {what}", hint)
+        self.place = place
+
+
+def _try(path: Path, *parts: Callable[[], object]) -> None:
+    """Call each; what is wrong is named with the file."""
+    try:
+        for part in parts:
+            part()
+    except _WrongSettingError as error:
+        raise InputError(f"{at(path, error.place)}: {error.what}", error.hint) from error
+    except InputError as error:
+        raise InputError(f"{path}: {error.what}", error.hint) from error
 
 
 Parts = TypeVar("Parts", Corpus, EpisodeSettings, LearnerConfig, WarmStartConfig)
@@ -180,12 +206,15 @@ def _changed(default: Parts, values: dict[str, Any], where: str) -> Parts:
     changed = {}
     for name, value in values.items():
         if name not in known:
-            raise InputError(f"{where} has no setting {name}", f"Known: {', '.join(sorted(known))}")
+            raise _WrongSettingError((*where.split("."), name), "unknown setting", f"Known: {', '.join(sorted(known))}")
         kind = type(known[name])
         if is_dataclass(kind) and isinstance(value, dict):
             changed[name] = _changed(known[name], value, f"{where}.{name}")
         elif isinstance(value, kind) or (kind, type(value)) in ((float, int), (tuple, list)):
             changed[name] = kind(value)
         else:
-            raise InputError(f"{where}.{name}: {value!r} is no {kind.__name__}", "See the stage files")
+            place = (*where.split("."), name)
+            raise _WrongSettingError(
+                place, f"{value!r} is no {kind.__name__}", "The other files in that folder are examples"
+            )
     return replace(default, **changed)

@@ -38,10 +38,11 @@ def assets(
     from leonardo.site import load_site
     from leonardo.stages.launch_arrays import plan_assets
     from leonardo.stages.launch_choices import cluster_of
-    from leonardo.stages.launch_ready import Ready, choices_of, require, submit_all
+    from leonardo.stages.launch_ready import Ready, choices_of, require, require_folder, submit_all
 
     chosen = choices_of(site, "desk", 1, account, qos, pool, minutes)
     settings = load_site(site)
+    require_folder("--runs", runs)
     folder = name_folder(runs or cluster_of(settings).roots.shared / "runs", "assets")
     plan = plan_assets(settings, rows.absolute(), parts, folder, chosen)
     ready = Ready(plan, render(plan), settings, pool or next(iter(cluster_of(settings).pools)))
@@ -79,7 +80,7 @@ def evaluate(
     from leonardo.site import load_site
     from leonardo.stages.launch_arrays import Evaluated, plan_evaluation
     from leonardo.stages.launch_choices import cluster_of
-    from leonardo.stages.launch_ready import Ready, choices_of, require, submit_all
+    from leonardo.stages.launch_ready import Ready, choices_of, require, require_folder, submit_all
     from leonardo.stages.policies import checkpoints_of
 
     chosen = choices_of(site, "desk", 1, account, qos, pool, minutes)
@@ -96,6 +97,7 @@ def evaluate(
         selection=tuple(str(word) for option in options.items() if option[1] is not None for word in option),
         gpus=gpus,
     )
+    require_folder("--folder" if folder else "--runs", folder or runs)
     place = folder or name_folder(runs or cluster_of(settings).roots.shared / "runs", EVALUATE)
     plan = plan_evaluation(settings, evaluated, place.absolute(), chosen)
     ready = Ready(plan, render(plan), settings, pool or next(iter(cluster_of(settings).pools)))

@@ -14,9 +14,9 @@ from leonardo import evidence
 from leonardo.errors import InputError
 from leonardo.evidence import Evidence
 from leonardo.jobs.findings import Finding
+from leonardo.stages.asked import Asked
 from leonardo.stages.climb import opening_of
 from leonardo.stages.ladder import GATES, Opening
-from leonardo.stages.training import Asked
 from leonardo.stages.verdicts import Basis
 
 

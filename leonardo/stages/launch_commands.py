@@ -54,10 +54,12 @@ def render(
     folder: Folder = None,
 ) -> None:
     """Print the sbatch script; nothing is written, nothing asked."""
-    from leonardo.stages.launch_ready import choices_of, ready_stages
+    from leonardo.stages.launch_ready import choices_of, ready_stages, unset_variables
 
     chosen = choices_of(site, engine, seed, account, qos, pool, minutes, shape, model, force, upstream, upstream_python)
-    for ready in ready_stages(stages, chosen, runs, folder, None, look=False):
+    for number, ready in enumerate(ready_stages(stages, chosen, runs, folder, None, look=False)):
+        if number == 0 and (unset := unset_variables(ready)):
+            typer.echo(f"leonardo: not set here, they stand in the script by name: {', '.join(unset)}", err=True)
         typer.echo(ready.script, nl=False)
 
 
@@ -82,10 +84,11 @@ def check(
     out: Out = Path("out"),
 ) -> None:
     """Everything that can be known before the queue: one line a finding; writes out/launch-check.json."""
-    from leonardo.files import write_verdict
+    from leonardo.files import require_writable, write_verdict
     from leonardo.stages.launch_ready import check as check_ready
     from leonardo.stages.launch_ready import choices_of, ready_stages
 
+    require_writable(out)
     chosen = choices_of(site, engine, seed, account, qos, pool, minutes, shape, model, force, upstream, upstream_python)
     found: list[Finding] = []
     for ready in ready_stages(stages, chosen, runs, folder, wheels):

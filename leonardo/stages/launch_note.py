@@ -9,11 +9,10 @@ from leonardo.errors import InputError
 from leonardo.files import digest_of, write_atomic, write_json
 from leonardo.jobs.offline import pinned
 from leonardo.jobs.plan import JobPlan
+from leonardo.stages.asked import Asked, UpstreamPlace
 from leonardo.stages.climb import pins_of
 from leonardo.stages.definition import Model, Stage
 from leonardo.stages.launch_basis import Ground
-from leonardo.stages.trainers import UpstreamPlace
-from leonardo.stages.training import Asked
 
 SUBMITTED, PACKAGES = "submitted.json", "environment-upstream.txt"
 

@@ -1,5 +1,6 @@
 """From a person's options to jobs that could be submitted: planned, rendered, checked, queued."""
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,15 +16,15 @@ from leonardo.jobs.findings import Finding
 from leonardo.jobs.folder import name_folder, note_job, release, write_folder
 from leonardo.jobs.plan import JobPlan
 from leonardo.jobs.render import render
+from leonardo.jobs.settings import shape_for
 from leonardo.site import Site, load_site
+from leonardo.stages.asked import Asked, UpstreamPlace
 from leonardo.stages.definition import load_model, load_stage
 from leonardo.stages.launch import plan_stage
 from leonardo.stages.launch_basis import Ground, finding_of, ground_of, stages_of_jobs
 from leonardo.stages.launch_choices import Choices, cluster_of
 from leonardo.stages.launch_note import note_stage
 from leonardo.stages.launch_trainer import trainer_of
-from leonardo.stages.trainers import UpstreamPlace
-from leonardo.stages.training import Asked
 
 
 @dataclass(frozen=True)
@@ -88,15 +89,25 @@ def ready_stages(
     Args:
         after: ids of queued jobs that the first waits for.
         look: whether to look into the ledger.
+
+    Raises:
+        InputError: before the first plan for what is wrong with the chain or a folder, else for what is in the files.
     """
     if folder is not None and len(stages) > 1:
         raise InputError("--folder is for one stage", "Leave it out for a chain")
+    require_folder("--runs", runs)
+    require_folder("--folder", folder)
     site = load_site(choices.site)
     cluster = cluster_of(site)
+    chain = {name: load_stage(name) for name in stages}
+    called = [chain[name].name for name in stages]
+    if twice := [name for name in called if called.count(name) > 1]:
+        raise InputError(f"stage {twice[0]} is there twice", "Name each stage of a chain once")
     before: list[tuple[str, str]] = []  # stages of this chain, with their engines
-    for name in stages:
-        stage = load_stage(name)
+    for name, stage in chain.items():
         model = load_model(choices.model or stage.model)
+        if choices.shape:
+            shape_for(model.shapes, choices.shape, model.name)
         own = replace(choices, engine=choices.engine or ("upstream" if stage.rows else "desk"), stage=_place(name))
         place = (folder or name_folder(runs or cluster.roots.shared / "runs", stage.name)).absolute()
         plan = plan_stage(stage, model, site, place, own)
@@ -119,6 +130,22 @@ def ready_stages(
             ground = ground_of(asked, place.parent, waited_for, own.force)
         yield Ready(plan, render(plan), site, pool, trainer, asked, ground)
         before.append((stage.name, own.engine))
+
+
+def require_folder(option: str, path: Path | None) -> None:
+    """It is a folder, or may become one; whether it can be written to is for ``check``, there. Raises InputError."""
+    if path is None:
+        return
+    there = next(place for place in (path.absolute(), *path.absolute().parents) if os.path.lexists(place))
+    if not there.is_dir():
+        raise InputError(f"{option}: {there} is no folder", "Name another")
+
+
+def unset_variables(ready: Ready) -> list[str]:
+    """Those of the site's folders that are not set in this shell."""
+    cluster = cluster_of(ready.site)
+    folders = (cluster.roots.shared, cluster.roots.scratch, cluster.pool(ready.pool).tmp, ready.site.cache)
+    return sorted({name for folder in folders for name in re.findall(r"\$\{?\w+\}?", str(folder))})
 
 
 def check(ready: Ready) -> list[Finding]:

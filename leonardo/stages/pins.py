@@ -11,6 +11,7 @@ from typing import Any
 import git
 
 import leonardo.tasks.desk
+from leonardo.engine.upstream import COMMIT
 from leonardo.engine.upstream.dataset import WRITTEN, dataset_in
 from leonardo.evaluation.compare import ABSENT
 from leonardo.evaluation.harness import EVALUATION_SEED, harness_digest
@@ -20,7 +21,6 @@ from leonardo.overlay.stack import read_stack
 from leonardo.rollout.families import load_family
 from leonardo.site import Site
 from leonardo.stages.definition import Model, Stage
-from leonardo.stages.recipe import UPSTREAM
 
 PROJECT = Path(__file__).parents[2]
 
@@ -53,7 +53,7 @@ def known_pins(
     """
     injected = stage.learner().faults.injected if engine == "desk" else []
     return {
-        "upstream": UPSTREAM,
+        "upstream": COMMIT,
         "patches": read_stack(PROJECT / "patches").digest,
         "overlay": overlay(),
         "site": site.name,

@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from leonardo.engine.desk.demonstrations import Demonstration
 from leonardo.engine.desk.sampler import Sampler
 from leonardo.engine.desk.update import digest_of_weights
 from leonardo.engine.desk.warm_start import make_warm_start
+from leonardo.engine.upstream import COMMIT
 from leonardo.errors import FailureClass, InfrastructureError, InputError
 from leonardo.evaluation import EvaluationRecord, RunFacts, Substitution, evaluate
 from leonardo.evaluation.harness import EVALUATION_SEED, evaluation_pins, harness_digest
@@ -36,28 +37,10 @@ from leonardo.rollout.sandboxes import MakeBackend, TaskSandboxes
 from leonardo.sandbox.drivers import Choice, choose
 from leonardo.sandbox.pool import PoolSettings, SandboxPool
 from leonardo.site import Site
+from leonardo.stages.corpus import Corpus
 from leonardo.tasks.desk import DeskTask, generate, write_rows
 from leonardo.tasks.rows import read_tasks
 from leonardo.tasks.task import Task
-
-UPSTREAM = "1cce58a2627c39e41ab2d3033ddbb082787da23a"
-
-
-@dataclass(frozen=True)
-class Corpus:
-    """Sizes of a stage's desk corpus.
-
-    Attributes:
-        train, held_out: tasks that are prepared.
-        demonstrated: train tasks of which the warm start sees whole demonstrations; 0: all. Runs that share it, and
-            ``unprepared``, share their base policy.
-        unprepared: train tasks of which the warm start sees the first turn of a demonstration only.
-    """
-
-    train: int = 300
-    held_out: int = 92
-    unprepared: int = 5000
-    demonstrated: int = 0
 
 
 class Recipe:
@@ -177,7 +160,7 @@ class Recipe:
     def pins(self, config: Any, settings: EpisodeSettings) -> dict[str, Any]:
         """What decides the outcome; ``config`` is the stage's, a dataclass or pydantic model."""
         return {
-            "upstream": UPSTREAM,
+            "upstream": COMMIT,
             "assets": self.assets_digest,
             "harness": harness_digest(settings),
             "config": digest_of(plain(config)),

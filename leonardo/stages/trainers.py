@@ -2,9 +2,8 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -18,10 +17,9 @@ from leonardo.gates.steps import StepRecord
 from leonardo.hooks.sandbox import SCHEME, SITE_VARIABLE
 from leonardo.hooks.sources import find
 from leonardo.site import CACHE_VARIABLE, Site
+from leonardo.stages.asked import Engine, UpstreamPlace
 from leonardo.stages.definition import Model, Stage
 from leonardo.stages.recipe import Recipe
-
-Engine = Literal["desk", "upstream"]
 
 Look = Callable[[StepRecord], bool]
 """Called with each step record once it is written; whether to stop after it."""
@@ -30,19 +28,6 @@ LIMITS = {
     "desk": "Anything about the cluster engine: the desk engine is one process without Ray, vLLM or DeepSpeed.",
     "upstream": "Anything about speed or memory of the reference models on the cluster: this policy is small.",
 }
-
-
-@dataclass(frozen=True)
-class UpstreamPlace:
-    """Where upstream's checkout and its Python are."""
-
-    tree: Path
-    python: Path
-
-    @property
-    def environment(self) -> Path:
-        """The folder of upstream's environment."""
-        return self.python.parent.parent
 
 
 class Trainer:

@@ -25,51 +25,20 @@ from leonardo.gates.signal import signal_figures
 from leonardo.gates.steps import StepRecord, read_records
 from leonardo.rollout.families import load_family
 from leonardo.site import load_site
-from leonardo.stages.definition import Model, Stage, load_model, load_stage
+from leonardo.stages.asked import Asked
+from leonardo.stages.definition import Stage
 from leonardo.stages.demo import RECORDS as COMMON
 from leonardo.stages.demo import line_of
 from leonardo.stages.ladder import GATES, criteria_below, opening
 from leonardo.stages.limits import RunLimits
 from leonardo.stages.pins import known_pins
 from leonardo.stages.recipe import Recipe, opened
-from leonardo.stages.trainers import LIMITS, Engine, Trainer, UpstreamPlace, checkpoint_figures, pretrained
+from leonardo.stages.trainers import LIMITS, Trainer, checkpoint_figures, pretrained
 from leonardo.stages.verdicts import FACTS, Basis, record, sentence_of
 
 STEPS, STARTED = "steps.jsonl", "stage.json"
 RECORDS = (*COMMON, "outcome.json")
 """Files of a run folder that an entry of the ledger names with their hashes; the last is upstream's trainer's."""
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What a person asks of a stage.
-
-    Attributes:
-        name: of ``launch/stages``, or a file.
-        engine, seed, site, driver: with what, and where.
-        place: of upstream's trainer.
-        policy: start from this desk policy, not from a warm start.
-        model: of ``launch/models``, or a file, in the place of the stage's.
-        force: the reason for running without the evidence below; ``""`` for not doing so.
-        fresh: do not go on with an interrupted run.
-    """
-
-    name: str
-    engine: Engine
-    seed: int
-    site: str
-    driver: str
-    place: UpstreamPlace
-    policy: Path | None = None
-    model: str = ""
-    force: str = ""
-    fresh: bool = False
-
-    def stage_and_model(self) -> tuple[Stage, Model]:
-        """The stage with what its model replaces in it, and the model."""
-        stage = load_stage(self.name)
-        model = load_model(self.model or stage.model)
-        return stage.with_model(model), model
 
 
 @dataclass(frozen=True)

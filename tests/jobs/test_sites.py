@@ -85,7 +85,8 @@ def test_wrong_key_is_named(tmp_path: Path, old: str, new: str, words: str) -> N
     path.write_text(text.replace(old, new))
     with pytest.raises(InputError) as caught:
         load_site(path)
-    assert str(path) in str(caught.value) and words in str(caught.value)
+    line = 1 + text[: text.index(old)].count("\n")
+    assert f"{path}:{line}: {words}" in str(caught.value)
 
 
 def test_site_without_a_cluster() -> None:

@@ -35,14 +35,17 @@ def test_no_stage_injects_a_fault(name):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("nonsense: 1", "nonsense: unknown setting"),
-        ("corpus: {trian: 3}", "corpus has no setting trian"),
-        ("desk: {faults: {shuffled: true}}", "desk.faults has no setting shuffled"),
+        ("nonsense: 1", ":4: nonsense: unknown setting"),
+        ("corpus: {trian: 3}", r":4: corpus\.trian: unknown setting\. Known: "),
+        ("desk: {faults: {shuffled: true}}", r":4: desk\.faults\.shuffled: unknown setting"),
         ("desk: {faults: {failing_sandboxes: 20}}", "failing_sandboxes is 20"),
         ("desk: {divergence: js}", "divergence 'js' is unknown"),
         ("desk: {steps: many}", "desk.steps: 'many' is no int"),
         ("criteria: [{figure: x, reason: y}]", "criteria.0: .*give least, most or equals"),
-        ("criteria: [{figure: x, least: 1}]", "criteria.0.reason: Field required"),
+        ("criteria: [{figure: x, least: 1}]", ":3: criteria.0.reason: Field required"),
+        ("corpus: {train: 3}\ncorpus: {train: 4}", ":5: corpus is there twice"),
+        ("corpus: {train: 3, train: 4}", ":4: train is there twice"),
+        ("corpus: [\n", ":6 is not YAML"),
         ("name: [", "is not YAML"),
     ],
 )
@@ -51,8 +54,9 @@ def test_a_wrong_setting_is_named_with_its_file(tmp_path, change, message):
     path.write_text(f"name: x\nshows: y\ncriteria: []\n{change}\n" if "name: [" not in change else change)
     if change.startswith("criteria"):
         path.write_text(f"name: x\nshows: y\n{change}\n")
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match=message) as caught:
         load_stage(path)
+    assert str(path) in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_an_unknown_stage_lists_the_known_ones():

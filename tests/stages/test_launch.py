@@ -12,11 +12,11 @@ from leonardo.errors import InputError
 from leonardo.evidence import LEDGER, Evidence, append, read
 from leonardo.gates.steps import append_record
 from leonardo.jobs.folder import write_folder
+from leonardo.stages.asked import Asked
 from leonardo.stages.climb import pins_of
 from leonardo.stages.launch_note import note_stage
 from leonardo.stages.launch_ready import Ready, check, choices_of, ready_stages
 from leonardo.stages.launch_verdict import Verdict, judge
-from leonardo.stages.training import Asked
 from tests.gates.test_signal import record
 
 SITE = """

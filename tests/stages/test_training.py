@@ -13,9 +13,9 @@ from leonardo.errors import InputError
 from leonardo.evidence import LEDGER, Evidence, append, check, read
 from leonardo.sandbox.driver import Driver
 from leonardo.settings import LAUNCH
+from leonardo.stages.asked import Asked, UpstreamPlace
 from leonardo.stages.climb import rungs
-from leonardo.stages.trainers import UpstreamPlace
-from leonardo.stages.training import Asked, run_stage
+from leonardo.stages.training import run_stage
 
 SMALL = {
     "corpus": {"train": 4, "held_out": 2, "unprepared": 2},

@@ -87,7 +87,7 @@ def test_a_control_that_gains_and_a_training_without_signal_show() -> None:
     ("change", "message"),
     [
         ({"models": ["nobody"]}, "No model nobody"),
-        ({"control": {"kind": "functions", "desk": {"faults": {"luck": True}}}}, "faults has no setting luck"),
+        ({"control": {"kind": "functions", "desk": {"faults": {"luck": True}}}}, "faults.luck: unknown setting"),
         ({"functions": {"held_out": 0}}, "functions.held_out"),
         ({"functions": {"source": "bfcl"}}, "names none of the package's"),
         ({"rule": {"pairs": 40}}, "rule.reason"),

@@ -10,11 +10,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
-import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from leonardo.errors import FailureClass, InputError
 from leonardo.files import digest_of
+from leonardo.settings import at, read_yaml
 
 RULES = Path(__file__).parents[3] / "launch" / "compat"
 
@@ -161,10 +161,7 @@ def load_rules(folder: Path = RULES) -> tuple[Rule, ...]:
     """
     rules: list[Rule] = []
     for path in sorted(folder.glob("*.yaml")):
-        try:
-            values = yaml.safe_load(path.read_text())
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise InputError(f"{path} is not YAML ({' '.join(str(error).split())[:200]})", "Mend it there") from error
+        values = read_yaml(path)
         if not isinstance(values, list):
             raise InputError(f"{path} is no list of rules", "See launch/compat for examples")
         rules += [_rule(value, number, path) for number, value in enumerate(values, 1)]
@@ -186,4 +183,5 @@ def _rule(value: object, number: int, path: Path) -> Rule:
         name = value.get("id") if isinstance(value, dict) else None
         first = error.errors()[0]
         setting = ".".join(str(part) for part in first["loc"])
-        raise InputError(f"{path}: rule {name or number}: {setting}: {first['msg']}", "Mend it there") from error
+        where = at(path, (number - 1, *first["loc"]))
+        raise InputError(f"{where}: rule {name or number}: {setting}: {first['msg']}", "Mend it there") from error
