@@ -13,7 +13,7 @@ from leonardo.gates.criteria import Criterion
 from leonardo.gates.direction import DirectionRule
 from leonardo.rollout.families import Listing
 from leonardo.settings import Settings, find_settings, read_settings
-from leonardo.stages.definition import Stage, load_model
+from leonardo.stages.definition import Model, Stage, load_model
 
 Kind = Literal["terminal", "functions"]
 KINDS: tuple[Kind, ...] = ("terminal", "functions")
@@ -56,6 +56,7 @@ class Transfer(Stage):
         rule: what an interval is called.
         models: of ``launch/models``; the first is the control's.
         functions: the function-calling corpus.
+        warm_start_here: settings of the warm start that this study has over the models' own.
         listing: how the models' chat templates show tools; ``brief`` gives no types and no descriptions.
         trainings: for each kind, the learner's settings that differ from ``desk``.
         gate: what a training has to show.
@@ -66,10 +67,16 @@ class Transfer(Stage):
     rule: DirectionRule
     models: tuple[str, ...] = Field(min_length=1)
     functions: Functions = Functions()
+    warm_start_here: dict[str, Any] = {}
     listing: Listing = "brief"
     trainings: dict[Kind, dict[str, Any]] = Field(default_factory=dict)
     gate: tuple[Criterion, ...]
     control: Control
+
+    def with_model(self, model: Model) -> Stage:
+        """See the class above; what the study says of warm starts comes last."""
+        stage = super().with_model(model)
+        return stage.model_copy(update={"warm_start": stage.warm_start | self.warm_start_here})
 
 
 def load_transfer(name: str | Path) -> Transfer:

@@ -44,11 +44,16 @@ _PRETRAINED = KIT / "cache" / "models" / "SmolLM2-135M-Instruct"
 
 @dataclass(frozen=True)
 class Step:
-    """What is run: a command, how long it may take, and how long it needs at least to be of use."""
+    """What is run: a command, how long it may take, and how long it needs at least to be of use.
+
+    ``resumes``: what an earlier command left of it stays, and it goes on there. ``variables``: its own.
+    """
 
     command: tuple[str, ...]
     most: float
     least: float = 10.0
+    resumes: bool = False
+    variables: tuple[tuple[str, str], ...] = ()
 
 
 def _stage(name: str, where: str, most: float, *start: str) -> Step:
@@ -60,6 +65,9 @@ def _stage(name: str, where: str, most: float, *start: str) -> Step:
 
 _DESK = ("--policy", f"{KIT}/policy")
 _SMOLLM2 = ("--model", "smollm2")
+_TRANSFER = ("-m", "leonardo.cli", "transfer", "--stage", "transfer-smollm2", "--site", "gpu-desk-single")
+_TF32 = (("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "1"),)
+"""Matrix products in TF32, of sampler and learner alike: weights, sums and the rest stay in float32."""
 
 STEPS = {
     "check": Step((str(PYTHON), "-m", "tests.gpu.check"), 120.0),
@@ -71,6 +79,9 @@ STEPS = {
     "pretrained": Step((str(PYTHON), "-m", "tests.gpu.pretrained", f"{KIT}/pretrained", str(_PRETRAINED)), 90.0),
     "calibrate-smollm2": _stage("calibrate", "gpu-desk", 540.0, *_SMOLLM2),
     "calibrate-smollm2-single": _stage("calibrate", "gpu-desk-single", 540.0, *_SMOLLM2),
+    "transfer-smollm2": Step(
+        (str(PYTHON), *_TRANSFER, "--out", "out", "--runs", "runs"), 560.0, 60.0, resumes=True, variables=_TF32
+    ),
 }
 
 
@@ -152,8 +163,9 @@ def run(names: Sequence[str], limit: float, out: Path) -> int:
             summary[name] = {"skipped": f"{left:.0f} s are left, it needs {step.least:.0f}"}
         else:
             folder = KIT / "steps" / name
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir(parents=True)
+            if not step.resumes:
+                shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True, exist_ok=True)
             summary[name] = _run_step(step, min(step.most, left), folder)
             _pack_up(folder, out / f"{name}.tar.gz")
             print(f"--- {name}: {json.dumps(summary[name])}\n{_end_of(folder / 'log', 25)}", flush=True)
@@ -165,11 +177,11 @@ def _run_step(step: Step, seconds: float, folder: Path) -> dict[str, object]:
     before, started, timed_out = _gpus(), time.monotonic(), False
     ended = threading.Event()
     watch = threading.Thread(target=_watch, args=(folder, ended))
-    with (folder / "log").open("wb") as log:
+    with (folder / "log").open("ab") as log:
         process = subprocess.Popen(
             step.command,
             cwd=folder,
-            env=_variables(),
+            env=_variables() | dict(step.variables),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -205,6 +217,7 @@ def _variables() -> dict[str, str]:
         "PYTHONPATH": str(PROJECT),
         "PATH": f"{PYTHON.parent}:{os.environ.get('PATH', '/usr/bin:/bin')}",
         "LEONARDO_CACHE": str(KIT / "cache"),
+        "LEONARDO_BFCL": str(KIT / "bfcl"),
         "HF_HUB_OFFLINE": "1",
         "PYTHONUNBUFFERED": "1",
         "OMP_NUM_THREADS": "8",
@@ -217,7 +230,7 @@ def _variables() -> dict[str, str]:
 
 def _watch(folder: Path, ended: threading.Event) -> None:
     """Sample the GPUs each second, and keep a copy of Ray's logs, which go with the run's scratch folder."""
-    with (folder / "gpus.csv").open("w") as samples, (folder / "gpu-processes.csv").open("w") as processes:
+    with (folder / "gpus.csv").open("a") as samples, (folder / "gpu-processes.csv").open("a") as processes:
         while not ended.wait(1):
             phase = _phase(folder)
             samples.write(_output("nvidia-smi", f"--query-gpu={_SAMPLES}", "--format=csv,noheader"))
@@ -233,6 +246,10 @@ def _watch(folder: Path, ended: threading.Event) -> None:
 def _phase(folder: Path) -> str:
     """What the stage is at, by the files it has written."""
     run = next(folder.glob("runs/*-seed*"), folder)
+    if run.name.startswith("transfer"):
+        made = [*run.glob("evaluation-*.json"), *run.glob("*/*/policy"), *run.glob("*/*/steps.jsonl")]
+        newest = max(made, key=lambda path: path.stat().st_mtime, default=run)
+        return f"after {newest.relative_to(run)}" if made else "warm start"
     if (run / "outcome.json").exists():
         return "evaluate trained"
     if (run / "steps.jsonl").exists():
@@ -277,10 +294,11 @@ def _end_all() -> list[str]:
 
 
 def _pack_up(folder: Path, target: Path) -> None:
-    """Everything of a step but weights of more than a few megabytes."""
+    """Everything of a step but weights of more than a few megabytes, and tokenizers."""
 
     def small(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
-        return member if member.size < 8_000_000 and "__pycache__" not in member.name else None
+        unwanted = "__pycache__" in member.name or member.name.endswith("tokenizer.json")
+        return None if unwanted or member.size > 8_000_000 else member
 
     with tarfile.open(target, "w:gz") as archive:
         archive.add(folder, folder.name, filter=small)

