@@ -67,7 +67,7 @@ class Transfer(Stage):
     rule: DirectionRule
     models: tuple[str, ...] = Field(min_length=1)
     functions: Functions = Functions()
-    warm_start_here: dict[str, Any] = {}
+    warm_start_here: dict[str, Any] = Field(default_factory=dict)
     listing: Listing = "brief"
     trainings: dict[Kind, dict[str, Any]] = Field(default_factory=dict)
     gate: tuple[Criterion, ...]
