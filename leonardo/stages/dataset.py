@@ -73,6 +73,7 @@ def write_data(
     if not chosen:
         raise InputError(f"none of {len(tasks)} rows can be used ({_counted(reasons)})", "Build them: make assets")
     pins = _pins(chosen, [built[task.id] for task in chosen])
+    folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
         write_dataset(temporary, chosen, {id: f"{SCHEME}{built[id].prepared}" for id in built}, episode.steps)

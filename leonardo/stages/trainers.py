@@ -118,10 +118,18 @@ def updates_of(stage: Stage) -> int:
         ) from error
 
 
+def _shape_flags(stage: Stage, model: Model, site: Site) -> dict[str, Any]:
+    """How the model lies on the GPUs of a cluster's nodes, where it says; on the desk the site says that."""
+    if site.cluster is None:
+        return {}
+    pool = site.cluster.pool(stage.job.pool or next(iter(site.cluster.pools)))
+    return model.shapes[pool.gpu].all_flags() if pool.gpu in model.shapes else {}
+
+
 def _upstream_run(stage: Stage, model: Model, site: Site, place: UpstreamPlace) -> UpstreamRun:
     parser, parsers = model.parser()
     return UpstreamRun(
-        flags={**site.upstream.flags, **model.upstream, **stage.upstream},
+        flags={**site.upstream.flags, **model.upstream, **stage.upstream, **_shape_flags(stage, model, site)},
         environment=site.upstream.environment,
         ray=site.upstream.ray,
         parser=parser,

@@ -31,21 +31,21 @@ def test_rows_with_prepared_states_become_a_data_set_and_the_others_are_counted(
             console=Console(quiet=True), **options,
         )  # fmt: skip
 
-    figures = write(tmp_path / "data")
+    figures = write(tmp_path / "new" / "data")
     assert figures == {"rows": 4, "written": 1, "left_out": {easy: 1, "not-built": 2}}
-    (row,) = [json.loads(line) for line in (tmp_path / "data/dataset/train.jsonl").read_text().splitlines()]
+    (row,) = [json.loads(line) for line in (tmp_path / "new/data/dataset/train.jsonl").read_text().splitlines()]
     (environment,) = row["env_config"]["env_configs"]
     assert (environment["task_id"], environment["image"]) == ("good", f"prepared://{entries[0].prepared}")
     assert row["env_config"]["max_steps"] == 9
-    (again,) = read_tasks(tmp_path / "data/dataset/train.jsonl", task_data=tmp_path / "data/task-data")
+    (again,) = read_tasks(tmp_path / "new/data/dataset/train.jsonl", task_data=tmp_path / "new/data/task-data")
     assert (again.id, again.tests) == ("good", tasks[0].tests)
-    assert (tmp_path / "data/left-out.txt").read_text().splitlines()[1:] == [
+    assert (tmp_path / "new/data/left-out.txt").read_text().splitlines()[1:] == [
         "broken\tnot-built",
         f"easy\t{easy}",
     ]
     assert write(tmp_path / "more", also=[easy])["written"] == 2
     with pytest.raises(InputError, match="is there already"):
-        write(tmp_path / "data")
+        write(tmp_path / "new" / "data")
     tasks = [tasks[2]]
     with pytest.raises(InputError, match="none of 1 rows can be used"):
         write(tmp_path / "none")

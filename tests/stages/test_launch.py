@@ -12,11 +12,14 @@ from leonardo.errors import InputError
 from leonardo.evidence import LEDGER, Evidence, append, read
 from leonardo.gates.steps import append_record
 from leonardo.jobs.folder import write_folder
+from leonardo.site import load_site
 from leonardo.stages.asked import Asked
 from leonardo.stages.climb import pins_of
+from leonardo.stages.definition import load_model, load_stage
 from leonardo.stages.launch_note import note_stage
 from leonardo.stages.launch_ready import Ready, check, choices_of, ready_stages
 from leonardo.stages.launch_verdict import Verdict, judge
+from leonardo.stages.trainers import UpstreamPlace, _upstream_run
 from tests.gates.test_signal import record
 
 SITE = """
@@ -189,3 +192,12 @@ def test_a_pass_that_a_job_should_have_made_and_did_not_is_a_stain(plan: Plan, t
     assert verdict is not None and verdict.stains == (
         "the job of pilot ended well, but pilot has not been run here: the ledger has no entry of it",
     )
+
+
+def test_on_a_cluster_the_models_shape_says_how_it_lies_on_the_gpus() -> None:
+    """The shipped cluster's site has no word of learners and engines: the desk's sites have."""
+    stage, model, site = load_stage("pilot"), load_model("desk"), load_site("leonardo")
+    assert "num_learners_per_node" not in site.upstream.flags
+    run = _upstream_run(stage, model, site, UpstreamPlace(Path("tree"), Path("python")))
+    names = ("num_learners_per_node", "vllm_num_engines", "deepspeed_stage")
+    assert [run.flags[name] for name in names] == [[1], 1, 3]
