@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from leonardo.cluster import Cluster, Pool
+from leonardo.engine.upstream.flags import TRAINER, command_line, known_flags
 from leonardo.errors import InputError
 from leonardo.files import require_writable, write_atomic
 from leonardo.hooks.paths import LONGEST_SCRATCH
@@ -58,6 +59,7 @@ def check(plan: JobPlan, cluster: Cluster, pool: Pool, script: str, trainer: Tra
         found += shape_findings(trainer.shape, pool, trainer.flags)
         found += memory_findings(trainer.shape, pool, trainer.parameters, trainer.flags, plan.resources)
         found += _pins(trainer)
+        found += _flags(trainer)
         found += environment_findings(trainer.python, trainer.lock, trainer.wheels)
         if trainer.model is not None:
             found += model_findings(trainer.model, trainer.name, trainer.revision)
@@ -118,6 +120,16 @@ def _pins(trainer: Trainer) -> Iterator[Finding]:
             f"{trainer.tree / wrong[0]} is not as the patch stack leaves it at {stack.lock.commit[:12]}",
             "Put the stack there: make apply-patches",
         )
+
+
+def _flags(trainer: Trainer) -> Iterator[Finding]:
+    """Flags that the trainer would end over as soon as it starts."""
+    if not (trainer.tree / TRAINER).is_file():
+        return  # a need that is not there is told as such
+    try:
+        command_line(trainer.flags, known_flags(trainer.tree))
+    except InputError as error:
+        yield Finding("flags.unknown", error.what, error.hint)
 
 
 def _folder(folder: Path) -> Iterator[Finding]:

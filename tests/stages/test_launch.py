@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -201,3 +202,17 @@ def test_on_a_cluster_the_models_shape_says_how_it_lies_on_the_gpus() -> None:
     run = _upstream_run(stage, model, site, UpstreamPlace(Path("tree"), Path("python")))
     names = ("num_learners_per_node", "vllm_num_engines", "deepspeed_stage")
     assert [run.flags[name] for name in names] == [[1], 1, 3]
+
+
+def test_a_flag_that_the_trainer_does_not_take_is_found_before_the_queue(plan: Plan, tmp_path: Path) -> None:
+    package = tmp_path / "tree/training/open-instruct/open_instruct"
+    package.mkdir(parents=True)
+    (package / "grpo_fast.py").write_text("parser = ArgumentParserPlus((Settings,))\n")
+    names = ("total_episodes", "num_unique_prompts_rollout", "deepspeed_zpg", "vllm_num_engines")
+    fields = "".join(f"    {name}: int = 1\n" for name in names)
+    (package / "settings.py").write_text(f"from dataclasses import dataclass\n@dataclass\nclass Settings:\n{fields}")
+    (ready,) = plan("stage.yaml")
+    assert ready.trainer is not None
+    found = check(replace(ready, trainer=replace(ready.trainer, tree=tmp_path / "tree")))
+    (flag,) = [finding for finding in found if finding.id == "flags.unknown"]
+    assert flag.what == "upstream's trainer takes no flag num_samples_per_prompt_rollout"
