@@ -62,6 +62,10 @@ def run_stage(asked: Asked, *, runs: Path, out_path: Path, console: Console) -> 
     """
     began = time.monotonic()
     stage, model = asked.stage_and_model()
+    if stage.rows:
+        raise InputError(
+            f"stage {stage.name} trains on {stage.rows}, in a job over nodes", f"leonardo launch submit {stage.name}"
+        )
     site = load_site(asked.site)
     start = None if asked.policy else pretrained(model, site)
     trainer = Trainer(stage, model, asked.engine, site, asked.site, asked.place)

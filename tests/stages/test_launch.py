@@ -21,6 +21,7 @@ from leonardo.stages.launch_note import note_stage
 from leonardo.stages.launch_ready import Ready, check, choices_of, ready_stages
 from leonardo.stages.launch_verdict import Verdict, judge
 from leonardo.stages.trainers import UpstreamPlace, _upstream_run
+from leonardo.stages.training import run_stage
 from tests.gates.test_signal import record
 
 SITE = """
@@ -202,6 +203,12 @@ def test_on_a_cluster_the_models_shape_says_how_it_lies_on_the_gpus() -> None:
     run = _upstream_run(stage, model, site, UpstreamPlace(Path("tree"), Path("python")))
     names = ("num_learners_per_node", "vllm_num_engines", "deepspeed_stage")
     assert [run.flags[name] for name in names] == [[1], 1, 3]
+
+
+def test_a_stage_on_rows_is_a_job() -> None:
+    asked = Asked("reproduce", "upstream", 1, "leonardo", "auto", UpstreamPlace(Path("tree"), Path("python")))
+    with pytest.raises(InputError, match="trains on data/tmax-15k, in a job over nodes"):
+        run_stage(asked, runs=Path("none"), out_path=Path("none/out.json"), console=Console(quiet=True))
 
 
 def test_a_flag_that_the_trainer_does_not_take_is_found_before_the_queue(plan: Plan, tmp_path: Path) -> None:
