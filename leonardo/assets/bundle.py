@@ -18,25 +18,23 @@ from pathlib import Path
 from typing import IO
 
 from leonardo.assets.archives import digest_of_compressed
+from leonardo.assets.bundleform import (
+    CONTENTS,
+    MANIFEST,
+    RECORDS,
+    VERSION,
+    Member,
+    listed,
+    read_contents,
+    read_entries,
+    read_records,
+    require_base_record,
+)
 from leonardo.assets.manifest import ManifestEntry, SetUpRecord
 from leonardo.assets.progress import BuildProgress
 from leonardo.assets.store import AssetStore
 from leonardo.errors import InputError
-from leonardo.files import sha256_bytes, sha256_file, write_atomic
-
-CONTENTS = "bundle.json"
-_VERSION = 1
-_RECORDS = "records.jsonl"
-_MANIFEST = "manifest.json"
-
-
-@dataclass(frozen=True)
-class Member:
-    """A file of a bundle; ``digest`` is the SHA-256 of its bytes, or of a layer's uncompressed content."""
-
-    name: str
-    size: int
-    digest: str
+from leonardo.files import require_writable, sha256_bytes, sha256_file, write_atomic
 
 
 @dataclass(frozen=True)
@@ -54,15 +52,19 @@ def write_bundle(
     """Write what the built ones of ``entries`` need to ``target``; goes on with ``<target>.part`` where there is one.
 
     Raises:
-        InputError: nothing was built. InfrastructureError: a layer is missing or damaged.
+        InputError: nothing was built, or ``target`` cannot be written.
+        InfrastructureError: a layer is missing or damaged.
     """
     progress = progress or BuildProgress()
+    if target.is_dir():
+        raise InputError(f"{target} is a folder", "Name the file that the bundle is to be")
+    require_writable(target.parent)
     built = [entry for entry in entries if entry.prepared]
     if not built:
         raise InputError("None of these rows is built", "Build them first")
     sources = _sources(store, built)
     members = [member for member, _ in sources]
-    contents = json.dumps({"version": _VERSION, "members": [asdict(member) for member in members]}).encode()
+    contents = json.dumps({"version": VERSION, "members": [asdict(member) for member in members]}).encode()
     sources.insert(0, (Member(CONTENTS, len(contents), sha256_bytes(contents)), lambda: io.BytesIO(contents)))
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(f"{target.name}.part")
@@ -91,49 +93,48 @@ def read_bundle(store: AssetStore, source: Path, progress: BuildProgress | None 
         InputError: it is no bundle, is damaged, or ends early; says how many members are in the store by now.
     """
     progress = progress or BuildProgress()
-    listed: dict[str, Member] = {}
-    seen = new = tasks = 0
+    members: dict[str, Member] = {}
+    seen: set[str] = set()
+    new = tasks = 0
+    if not source.is_file():
+        raise InputError(f"{source} is no file", "Name a bundle: make assets-bundle makes one")
     making = store.root / "making" / "bundle"
     making.mkdir(parents=True, exist_ok=True)
     try:
         with store.turn(progress), tarfile.open(source, "r:") as archive:
             for info in archive:
-                content = archive.extractfile(info)
-                if content is None:
-                    raise InputError(f"{source} is no bundle: {info.name} is no file")
-                if not listed:
-                    listed = _contents(source, info, content)
-                    progress.start(len(listed), "members")
+                if not members:
+                    members = read_contents(source, archive, info)
+                    progress.start(len(members), "members")
                     continue
-                member = listed.get(info.name)
-                if member is None or member.size != info.size:
-                    raise InputError(f"{source} is no bundle: {info.name} is not what its list says")
-                if member.name == _RECORDS:
-                    for line in _verified(source, member, content).splitlines():
-                        record = SetUpRecord.from_json(json.loads(line))
+                member = listed(source, info, members)
+                content = archive.extractfile(info)
+                assert content is not None  # it is a file
+                if member.name == RECORDS:
+                    for record in read_records(source, _verified(source, member, content)):
                         if store.catalogue.record(record.key) != record:
                             store.catalogue.put_record(record, built=False)
-                elif member.name == _MANIFEST:
-                    brought = _entries(_verified(source, member, content))
+                elif member.name == MANIFEST:
+                    brought = read_entries(source, _verified(source, member, content))
                     store.add_to_manifest(brought)
                     tasks = len(brought)
                 else:
                     new += _place(store, source, member, content)
-                seen += 1
+                seen.add(member.name)
                 progress.advance()
     except tarfile.TarError as error:
         raise InputError(
-            f"{source} is no bundle, or damaged ({error}); {seen} of {len(listed)} members are in the store",
+            f"{source} is no bundle, or damaged ({error}); {len(seen)} of {len(members)} members are in the store",
             "Fetch it again; unpacking goes on from there",
         ) from error
     finally:
         shutil.rmtree(making, ignore_errors=True)
-    if not listed or seen < len(listed):
+    if not members or len(seen) < len(members):
         raise InputError(
-            f"{source} ends early: {seen} of {len(listed)} members are in the store",
+            f"{source} ends early: {len(seen)} of {len(members)} members are in the store",
             "Fetch the rest of it; unpacking goes on from there",
         )
-    return Brought(len(listed), new, tasks)
+    return Brought(len(members), new, tasks)
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------
@@ -160,7 +161,7 @@ def _sources(store: AssetStore, entries: Sequence[ManifestEntry]) -> list[_Sourc
     records = [record for record in store.catalogue.records() if record.key in keys or _is_of(record, layers)]
     lines = "".join(json.dumps(asdict(record), sort_keys=True) + "\n" for record in records).encode()
     manifest = json.dumps([asdict(entry) for entry in sorted(entries, key=lambda entry: entry.task_digest)]).encode()
-    for name, data in ((_RECORDS, lines), (_MANIFEST, manifest)):
+    for name, data in ((RECORDS, lines), (MANIFEST, manifest)):
         found.append((Member(name, len(data), sha256_bytes(data)), _opener(data)))
     return found
 
@@ -218,19 +219,6 @@ def _verify(part: Path, members: Sequence[Member]) -> None:
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
-def _contents(source: Path, info: tarfile.TarInfo, content: IO[bytes]) -> dict[str, Member]:
-    try:
-        values = json.loads(content.read())
-        members = {value["name"]: Member(**value) for value in values["members"]}
-    except (ValueError, TypeError, KeyError) as error:
-        raise InputError(f"{source} is no bundle: it does not begin with {CONTENTS}") from error
-    if info.name != CONTENTS or values.get("version") != _VERSION:
-        raise InputError(f"{source} is no bundle of this version")
-    if any(Path(name).is_absolute() or ".." in Path(name).parts for name in members):
-        raise InputError(f"{source} is no bundle: a member would lie outside of the store")
-    return members
-
-
 def _place(store: AssetStore, source: Path, member: Member, content: IO[bytes]) -> bool:
     """Put a layer, a base or its record where it belongs. Returns whether it was not there."""
     folder, _, name = member.name.partition("/")
@@ -243,14 +231,14 @@ def _place(store: AssetStore, source: Path, member: Member, content: IO[bytes]) 
             if not store.archives.take(member.digest, copy):
                 raise _damaged(source, member)
         return True
-    if folder != "bases" or "/" in name:
-        raise InputError(f"{source} is no bundle: {member.name} has no place in a store")
     path = store.root / "bases" / name
     if path.is_file() and sha256_file(path) == member.digest:
         return False
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".json":
-        write_atomic(path, _verified(source, member, content))
+        data = _verified(source, member, content)
+        require_base_record(source, member.name, data)
+        write_atomic(path, data)
         return True
     with tempfile.NamedTemporaryFile(dir=store.root / "making" / "bundle", delete=False) as copy:
         shutil.copyfileobj(content, copy, 1 << 20)
@@ -278,7 +266,3 @@ def _digest(name: str, content: IO[bytes]) -> str:
     if name.startswith("layers/"):
         return digest_of_compressed(content)
     return hashlib.file_digest(content, "sha256").hexdigest()
-
-
-def _entries(data: bytes) -> list[ManifestEntry]:
-    return [ManifestEntry(**value | {"set_up": SetUpRecord.from_json(value["set_up"])}) for value in json.loads(data)]

@@ -1,4 +1,5 @@
 import io
+import json
 import tarfile
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from leonardo.assets.manifest import ManifestEntry
 from leonardo.assets.plan import BuildSettings
 from leonardo.assets.store import AssetStore
 from leonardo.errors import InputError
+from leonardo.files import sha256_bytes
 from leonardo.sandbox.driver import Driver
 from leonardo.site import Site
 from leonardo.tasks.task import Task
@@ -145,6 +147,93 @@ def test_nothing_gets_out_of_the_store(elsewhere: AssetStore, tmp_path: Path, na
             archive.addfile(member, io.BytesIO(data))
     with pytest.raises(InputError, match="outside of the store"):
         read_bundle(elsewhere, tmp_path / "b.tar")
+
+
+def _archive(path: Path, *members: tuple[str, bytes | str]) -> Path:
+    """Files, and symbolic or hard links where the text is ``link:`` or ``hard:`` and where it leads."""
+    with tarfile.open(path, "w") as archive:
+        for name, data in members:
+            info = tarfile.TarInfo(name)
+            if isinstance(data, str):
+                kind, _, info.linkname = data.partition(":")
+                info.type = tarfile.SYMTYPE if kind == "link" else tarfile.LNKTYPE
+                archive.addfile(info)
+                continue
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    return path
+
+
+def _list(*members: object, version: object = 1) -> bytes:
+    return json.dumps({"version": version, "members": members}).encode()
+
+
+def _member(name: str, data: bytes) -> tuple[bytes, tuple[str, bytes]]:
+    entry = {"name": name, "size": len(data), "digest": sha256_bytes(data)}
+    return _list(entry), (name, data)
+
+
+NAME = "a" * 64
+
+
+@pytest.mark.parametrize(
+    ("members", "words"),
+    [
+        ([(CONTENTS, "link:/etc/passwd")], "does not begin with bundle.json"),
+        ([(CONTENTS, "hard:elsewhere")], "does not begin with bundle.json"),
+        ([("other.json", b"{}")], "does not begin with bundle.json"),
+        ([(CONTENTS, _list(version=9))], "of version 9, and 1 is read here"),
+        ([(CONTENTS, b"[1]")], "is no list of members"),
+        ([(CONTENTS, b"{}")], "is no list of members"),
+        ([(CONTENTS, b"[" * 100_000)], "is no list of members"),
+        ([(CONTENTS, _list("abc"))], "is no list of members"),
+        ([(CONTENTS, _list({"name": 5, "size": 1, "digest": NAME}))], "is no list of members"),
+        ([(CONTENTS, _list({"name": "x", "size": "1", "digest": NAME}))], "is no list of members"),
+        ([(CONTENTS, _list({"name": f"layers/{NAME}", "size": 1, "digest": "../x"}))], "has no size or digest"),
+        ([(CONTENTS, _list({"name": f"layers/{NAME}", "size": 1, "digest": "b" * 64}))], "has no place in a store"),
+        ([(CONTENTS, _list({"name": f"bases/{NAME}.tar", "size": 1, "digest": "b" * 64}))], "has no place in a store"),
+        ([(CONTENTS, _list(*[{"name": f"layers/{NAME}", "size": 1, "digest": NAME}] * 2))], "is listed twice"),
+        (
+            [(CONTENTS, _list({"name": f"layers/{NAME}", "size": 0, "digest": NAME})), (f"layers/{NAME}", "link:/etc")],
+            "is not what its list says",
+        ),
+        ([(CONTENTS, _list({"name": f"layers/{NAME}", "size": 1, "digest": NAME})), ("x", b"1")], "not what its list"),
+        *(
+            ([(CONTENTS, contents), member], words)
+            for (contents, member), words in (
+                (_member("records.jsonl", b"5"), "holds what is no record"),
+                (_member("records.jsonl", b"{}"), "holds what is no record"),
+                (_member("records.jsonl", b'{"key": 5, "seconds": "long"}'), "holds what is no record"),
+                (_member("manifest.json", b"5"), "holds what is no entry"),
+                (_member("manifest.json", b"[{}]"), "holds what is no entry"),
+                (_member("manifest.json", b"\xff"), "holds what is no entry"),
+                (_member("bases/x.json", b"[]"), "is no record of a base"),
+                (_member("bases/x.json", b'{"archive": "/etc/passwd", "digest": "x"}'), "is no record of a base"),
+            )
+        ),
+    ],
+)
+def test_what_is_not_of_the_form(
+    elsewhere: AssetStore, tmp_path: Path, members: list[tuple[str, bytes | str]], words: str
+) -> None:
+    """One line, and the store is as it was."""
+    with pytest.raises(InputError) as caught:
+        read_bundle(elsewhere, _archive(tmp_path / "b.tar", *members))
+    assert words in str(caught.value) and "\n" not in str(caught.value)
+    assert not list(elsewhere.root.glob("bases/*")) and not elsewhere.archives.stored()
+
+
+def test_what_is_no_place_for_a_bundle(built: Built, elsewhere: AssetStore, tmp_path: Path) -> None:
+    """A folder, and below a file; nothing is left there."""
+    store, entries = built
+    (tmp_path / "file").touch()
+    for target, words in ((tmp_path, "is a folder"), (tmp_path / "file" / "b.tar", "cannot be written to")):
+        with pytest.raises(InputError, match=words):
+            write_bundle(store, entries, target)
+    assert not list(tmp_path.rglob("*.part")) and not (tmp_path / "file").read_bytes()
+    for source in (tmp_path, tmp_path / "none.tar"):
+        with pytest.raises(InputError, match="is no file"):
+            read_bundle(elsewhere, source)
 
 
 @pytest.mark.parametrize("data", [b"", b"garbage" * 1000, b"\0" * 10240])
