@@ -15,6 +15,8 @@ from rich.console import Console
 from leonardo import evidence
 from leonardo.engine.upstream.own import CHECKPOINT
 from leonardo.engine.upstream.state import saved_models
+from leonardo.engine.upstream.symptoms import classify
+from leonardo.errors import FailureClass
 from leonardo.evaluation import RunFacts
 from leonardo.gates.criteria import Finding, apply
 from leonardo.gates.signal import signal_figures
@@ -35,6 +37,9 @@ RECORDS = (
 
 _FROM_OUTSIDE = ("NODE_FAIL", "BOOT_FAIL", "DEADLINE", "TIMEOUT", "PREEMPTED", "OUT_OF_MEMORY", "CANCELLED")
 _NO_VERDICT = {2: "something that the job needs was missing", 3: "the machine failed", 143: "it was told to stop"}
+_MACHINES = (FailureClass.SPACE, FailureClass.MIRROR, "engine-lost", "actor-lost", "out-of-memory", "collective")
+"""Classes of what a trainer's log says of a failure that are the machine's, though the trainer made an error of it."""
+
 _LIMITS = (
     "Whether the trained model is better than its base: this job evaluates nothing (leonardo evaluate).",
     "How the run would have gone on other nodes: it is one run with one seed.",
@@ -68,7 +73,7 @@ def judge(folder: Path, job: dict[str, Any], runs: Path, console: Console) -> Ve
         return None
     stage = note.stage
     figures = _figures(folder, job, note)
-    outside = _from_outside(job["figures"])
+    outside = _from_outside(folder, job["figures"])
     findings = apply(stage.criteria, figures)
     pins = note.pins | {"driver": "+".join(drivers_of(folder)), "job": job["pins"].get("job", "")}
     entries = evidence.read(runs / evidence.LEDGER)
@@ -101,13 +106,17 @@ def judge(folder: Path, job: dict[str, Any], runs: Path, console: Console) -> Ve
     return Verdict(word, sentence, basis.stains, findings, title)
 
 
-def _from_outside(figures: dict[str, Any]) -> str:
-    """What ended the job where it was not the trainer, in words; "" where it was."""
+def _from_outside(folder: Path, figures: dict[str, Any]) -> str:
+    """What ended the job where it was not the trainer's own doing, in words; "" where it was."""
     code, states = figures["exit_code"], figures["state"].split(", ")
     if code == 0 and states in (["COMPLETED"], ["unknown"]):
         return ""
     if code in _NO_VERDICT:
         return _NO_VERDICT[code]
+    if code == 1 and (logs := sorted(folder.glob("slurm-*.log"), key=lambda path: path.stat().st_mtime)):
+        kind, _, line = classify(logs[-1], code).partition(": ")
+        if kind in _MACHINES:
+            return f"{kind} ({line})"
     ended = [state for state in states if state in _FROM_OUTSIDE]
     return f"the job's end was {ended[0]}" if ended else "" if code is not None else "how the job ended is not known"
 

@@ -135,12 +135,13 @@ def test_a_queued_job_opens_what_waits_for_it(plan: Plan) -> None:
 def ended(plan: Plan) -> Callable[..., tuple[Ready, Verdict]]:
     """A job of the trainer that left ``steps`` records and ended so; what it was judged to be."""
 
-    def end(steps: int, code: int | None, state: str = "FAILED", force: str = "a test") -> tuple[Ready, Verdict]:
+    def end(steps: int, code: int | None, state: str = "FAILED", force: str = "a test", log: str = "") -> Any:
         (ready,) = plan("stage.yaml", force=force)
         assert ready.asked is not None
         folder = ready.plan.folder
         write_folder(ready.plan, ready.script)
         note_stage(ready.plan, ready.asked, ready.ground)
+        (folder / "slurm-5.log").write_text(log)
         for step in range(1, steps + 1):
             append_record(folder / "steps.jsonl", record(step))
         figures = {"state": state, "exit_code": code, "starts": 1, "restarts": 0, "nodes": "n1", "node_count": 1}
@@ -181,6 +182,20 @@ def test_the_verdict_on_a_job(
         names = {Path(each.path).name for each in entry.records}
         assert {"run.json", "job.sh", "submitted.json", "environment-upstream.txt"} <= names
         assert entry.pins["data"]["tasks"] == "t1" and entry.pins["patches"] and entry.pins["base_policy"]["files"]
+
+
+@pytest.mark.parametrize(
+    ("log", "word"),
+    [
+        ("ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.", "open"),
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", "open"),
+        ("KeyError: 'rewards'", "fail"),
+    ],
+)
+def test_an_error_of_the_trainer_that_the_machine_made_is_no_verdict(
+    ended: Callable[..., tuple[Ready, Verdict]], log: str, word: str
+) -> None:
+    assert ended(2, 1, log=f"step 2\n{log}\n")[1].word == word
 
 
 def test_a_pass_that_a_job_should_have_made_and_did_not_is_a_stain(plan: Plan, tmp_path: Path) -> None:
