@@ -86,9 +86,17 @@ def shape_findings(shape: Shape, pool: Pool, flags: Mapping[str, Any]) -> Iterat
 
 
 def memory_findings(
-    shape: Shape, pool: Pool, parameters: float, flags: Mapping[str, Any], asked: Resources
+    shape: Shape,
+    pool: Pool,
+    parameters: float,
+    flags: Mapping[str, Any],
+    asked: Resources,
+    apart: tuple[Resources, Pool] | None = None,
 ) -> Iterator[Finding]:
-    """Whether weights, optimizer and caches fit in the GPUs and processes in the hosts; ``parameters`` in billions."""
+    """Whether weights, optimizer and caches fit in the GPUs and processes in the hosts; ``parameters`` in billions.
+
+    ``apart`` are nodes that sandboxes have for themselves.
+    """
     if parameters and pool.gpu_memory:
         learner = learner_memory(shape, parameters)
         if learner > pool.gpu_memory:
@@ -106,15 +114,19 @@ def memory_findings(
                 f"{share * pool.gpu_memory - weights:.1f} of {share * pool.gpu_memory:.0f} for keys and values",
                 "Raise tensor_parallel of the model's shape",
             )
-    sandboxes = int(flags.get("pool_size", 0)) / shape.nodes
-    host = shape.memory + sandboxes * shape.sandbox_memory + (asked.tmp if pool.tmp_in_memory else 0.0)
-    if host > asked.memory:
-        yield Finding(
-            "nodes.memory",
-            f"a node needs about {host:.0f} GiB (trainer {shape.memory:g}, {sandboxes:.0f} sandboxes, tmp in memory) "
-            f"and gets {asked.memory:.0f}",
-            "Lower pool_size or job.tmp, or take more nodes",
-        )
+    pool_size = int(flags.get("pool_size", 0))
+    hosts = [("a node", shape.memory, 0 if apart else pool_size / shape.nodes, asked, pool)]
+    if apart is not None:
+        hosts.append(("a node for sandboxes", 0.0, pool_size / apart[0].nodes, *apart))
+    for what, trainer, sandboxes, nodes, kind in hosts:
+        host = trainer + sandboxes * shape.sandbox_memory + (nodes.tmp if kind.tmp_in_memory else 0.0)
+        if host > nodes.memory:
+            yield Finding(
+                "nodes.memory",
+                f"{what} needs about {host:.0f} GiB (trainer {trainer:g}, {sandboxes:.0f} sandboxes, tmp in memory) "
+                f"and gets {nodes.memory:.0f}",
+                "Lower pool_size or job.tmp, or take more nodes",
+            )
 
 
 def learner_memory(shape: Shape, parameters: float) -> float:

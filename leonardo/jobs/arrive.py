@@ -1,7 +1,8 @@
 """What each node of a job is asked before any work: is all there that the job needs, offline? Then makes scratch.
 
-Usage, by the job's script: ``python -m leonardo.jobs.arrive JOB.json SCRATCH``. One line for each thing that is
-missing; exit code 2 where something is, 3 where the node itself falls short.
+Usage, by the job's script: ``python -m leonardo.jobs.arrive JOB.json SCRATCH [sandboxes]``, the last on nodes for
+sandboxes alone. One line for each thing that is missing; exit code 2 where something is, 3 where the node itself falls
+short.
 """
 
 import json
@@ -28,8 +29,8 @@ def missing(plan: dict[str, Any]) -> Iterator[str]:
             yield f"{name} is empty. {remedy}"
 
 
-def shortcomings(plan: dict[str, Any], scratch: Path) -> Iterator[str]:
-    """What this node lacks, a line each. Makes ``scratch``."""
+def shortcomings(asked: dict[str, Any], scratch: Path) -> Iterator[str]:
+    """What this node lacks of what is ``asked`` of it, a line each. Makes ``scratch``."""
     if len(os.fsencode(scratch)) > LONGEST_SCRATCH:
         yield f"{scratch} is longer than {LONGEST_SCRATCH} bytes, too long for sockets"
         return
@@ -38,11 +39,10 @@ def shortcomings(plan: dict[str, Any], scratch: Path) -> Iterator[str]:
     except OSError as error:
         yield f"{scratch} cannot be made ({error.strerror})"
         return
-    asked = plan["resources"]["tmp"]
     free = shutil.disk_usage(scratch).free / _GIB
-    if free < asked:
-        yield f"{scratch.parent} has {free:.1f} GiB free, the job needs {asked:g}"
-    if (wanted := plan["resources"]["gpus"]) and (seen := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
+    if free < asked["tmp"]:
+        yield f"{scratch.parent} has {free:.1f} GiB free, the job needs {asked['tmp']:g}"
+    if (wanted := asked["gpus"]) and (seen := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
         count = len([entry for entry in seen.split(",") if entry])
         if count < wanted:
             yield f"{count} GPUs are visible, the job needs {wanted}"
@@ -71,7 +71,8 @@ def main(arguments: list[str]) -> int:
     plan = json.loads(Path(arguments[0]).read_bytes())
     if plan["ray"]:
         _make_ready(Path(plan["folder"]))
-    lacking, short = list(missing(plan)), list(shortcomings(plan, Path(arguments[1])))
+    asked = plan["sandboxes" if arguments[2:] == ["sandboxes"] else "resources"]
+    lacking, short = list(missing(plan)), list(shortcomings(asked, Path(arguments[1])))
     for line in (*lacking, *short):
         print(f"{socket.gethostname()}: {line}", file=sys.stderr)
     return 2 if lacking else 3 if short else 0

@@ -55,9 +55,14 @@ class Trainer:
 def check(plan: JobPlan, cluster: Cluster, pool: Pool, script: str, trainer: Trainer | None = None) -> list[Finding]:
     """All findings, what is cheapest to mend first."""
     found = [*_paths(plan, cluster, pool), *node_findings(plan.resources, pool)]
+    apart = None
+    if plan.sandboxes is not None:
+        kind = next(kind for kind in cluster.pools.values() if kind.partition == plan.sandboxes.partition)
+        apart = plan.sandboxes, kind
+        found += node_findings(*apart)
     if trainer is not None:
         found += shape_findings(trainer.shape, pool, trainer.flags)
-        found += memory_findings(trainer.shape, pool, trainer.parameters, trainer.flags, plan.resources)
+        found += memory_findings(trainer.shape, pool, trainer.parameters, trainer.flags, plan.resources, apart)
         found += _pins(trainer)
         found += _flags(trainer)
         found += environment_findings(trainer.python, trainer.lock, trainer.wheels)

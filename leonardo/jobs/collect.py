@@ -121,7 +121,7 @@ def _last_words(folder: Path) -> str:
     logs = sorted(folder.glob("slurm-*.log"), key=lambda path: path.stat().st_mtime)
     for log in reversed(logs):
         lines = [line.strip() for line in last_lines(log, _LINES) if line.strip()]
-        said = [line for line in lines if not line.startswith(("job ", "srun:", "slurmstepd:"))]
+        said = [line for line in lines if not line.startswith(("job ", "srun:", "slurmstepd"))]
         if said:
             return said[-1][:300]
     return ""

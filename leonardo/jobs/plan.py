@@ -48,6 +48,7 @@ class JobPlan:
         python: of the project's environment.
         scratch: node-local folder under which the job makes its own.
         resources: what it asks for.
+        sandboxes: what it asks for beside that, on nodes of another kind for sandboxes alone; None for none.
         ray: the ``ray`` program of the trainer's environment; None where the step needs no cluster.
         ray_places: "CPUs" that Ray is told of, a node; 0 for the cores that are not reserved.
         ray_options: further ones of ``ray start``, on every node.
@@ -71,6 +72,7 @@ class JobPlan:
     python: Path
     scratch: Path
     resources: Resources
+    sandboxes: Resources | None = None
     ray: Path | None = None
     ray_places: int = 0
     ray_options: tuple[str, ...] = ()

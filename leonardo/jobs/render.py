@@ -1,11 +1,13 @@
 """A job as an sbatch script: ``launch/templates/job.sh.j2``, filled in. The same plan gives the same bytes."""
 
+import json
 import shlex
 from collections.abc import Iterator
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from leonardo.jobs.plan import JobPlan
+from leonardo.hooks.placement import SANDBOX_RESOURCE, SANDBOXES_A_NODE
+from leonardo.jobs.plan import JobPlan, Resources
 from leonardo.settings import LAUNCH
 
 _TEMPLATE = "job.sh.j2"
@@ -46,6 +48,9 @@ def render(plan: JobPlan) -> str:
         cores=asked.cores,
         gpus=asked.gpus,
         by_task=asked.gpus > 0,
+        sandboxes=plan.sandboxes,
+        all_nodes=asked.nodes + (plan.sandboxes.nodes if plan.sandboxes else 0),
+        sandbox_resources=shlex.quote(json.dumps({SANDBOX_RESOURCE: SANDBOXES_A_NODE})),
         ray_options=" ".join(
             [
                 f"--num-cpus={plan.ray_places or max(1, asked.cores - asked.reserved_cores)}",
@@ -59,7 +64,23 @@ def render(plan: JobPlan) -> str:
 
 
 def _options(plan: JobPlan) -> Iterator[str]:
-    asked = plan.resources
+    yield from _nodes(plan, plan.resources)
+    if plan.array:
+        yield f"--array=0-{plan.array - 1}"
+    yield f"--output={plan.folder}/slurm-{'%A_%a' if plan.array else '%j'}.log"
+    yield "--open-mode=append"
+    yield "--requeue"
+    yield f"--signal=B:USR1@{plan.grace}"
+    yield "--kill-on-invalid-dep=yes"
+    yield from plan.resources.options
+    if plan.sandboxes is not None:
+        yield "hetjob"
+        yield from _nodes(plan, plan.sandboxes)
+        yield "--requeue"
+        yield from plan.sandboxes.options
+
+
+def _nodes(plan: JobPlan, asked: Resources) -> Iterator[str]:
     yield f"--job-name={plan.name}"
     if asked.account:
         yield f"--account={asked.account}"
@@ -75,14 +96,6 @@ def _options(plan: JobPlan) -> Iterator[str]:
         yield f"--gres={','.join(asked.gres)}"
     if asked.exclusive:
         yield "--exclusive"
-    if plan.array:
-        yield f"--array=0-{plan.array - 1}"
-    yield f"--output={plan.folder}/slurm-{'%A_%a' if plan.array else '%j'}.log"
-    yield "--open-mode=append"
-    yield "--requeue"
-    yield f"--signal=B:USR1@{plan.grace}"
-    yield "--kill-on-invalid-dep=yes"
-    yield from asked.options
 
 
 def _lines(plan: JobPlan) -> Iterator[str]:

@@ -8,6 +8,13 @@ from leonardo.errors import InputError
 from leonardo.settings import Settings
 
 
+class SandboxNodes(Settings):
+    """Nodes of another kind that a job gets for sandboxes alone: ``nodes`` whole ones of ``pool``."""
+
+    pool: str = Field(min_length=1)
+    nodes: int = Field(default=1, gt=0)
+
+
 class JobSettings(Settings):
     """A stage's part: how long, and what the desk engine needs; upstream's trainer takes a model's :class:`Shape`.
 
@@ -17,6 +24,7 @@ class JobSettings(Settings):
         cores, memory: of the desk engine's one node.
         tmp: node-local space, a node: unpacked layers, sockets, caches.
         restarts: how often it may be queued again, after preemptions and time limits.
+        sandboxes: nodes for sandboxes alone, where upstream's trainer is the job; None to have them beside it.
     """
 
     minutes: int = Field(default=60, gt=0)
@@ -25,6 +33,7 @@ class JobSettings(Settings):
     memory: float = Field(default=16.0, gt=0)
     tmp: float = Field(default=8.0, gt=0)
     restarts: int = Field(default=3, ge=0)
+    sandboxes: SandboxNodes | None = None
 
 
 class Shape(Settings):

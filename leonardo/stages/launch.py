@@ -12,6 +12,7 @@ from leonardo.jobs.settings import Shape, shape_for
 from leonardo.site import CACHE_VARIABLE, NODE_CACHE_VARIABLE, ArchiveSubstitute, Site
 from leonardo.stages.definition import Model, Stage
 from leonardo.stages.launch_choices import Choices, cluster_of
+from leonardo.stages.launch_sandboxes import asked_for, with_sandbox_nodes
 from leonardo.stages.launch_trainer import upstream_needs, with_trainer
 
 
@@ -59,9 +60,16 @@ def plan_stage(stage: Stage, model: Model, site: Site, folder: Path, choices: Ch
         pins={"stage": stage.name, "model": model.name, "engine": choices.engine, "site": site.name}
         | {"seed": choices.seed},
     )
+    wanted = asked_for(stage.job, choices)
     if reference:
         assert shape is not None
+        if wanted is not None:
+            base = with_sandbox_nodes(base, wanted, cluster, pool)
         return with_trainer(base, stage, model, site, shape, choices)
+    if wanted is not None:
+        raise InputError(
+            f"stage {stage.name} runs on one node, its sandboxes, too", "Nodes for sandboxes are for stages with rows"
+        )
     return _with_stage(base, stage, model, choices)
 
 

@@ -1,9 +1,9 @@
 """What a person chooses of a job, and the site's cluster."""
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 from leonardo.cluster import Cluster
 from leonardo.errors import InputError
@@ -21,6 +21,7 @@ class Choices:
         engine, seed, account, quality, pool, minutes, shape: as in the files.
         site, stage: the names or files that the job itself reads; the stage's own name if "".
         model: in place of the stage's; force: the reason for running without the evidence below.
+        sandbox_pool, sandbox_nodes: nodes for sandboxes alone, in place of the stage's.
         project, python: the checkout and its environment, as the nodes see them.
         upstream_python: of upstream's environment.
         tree: upstream's checkout.
@@ -37,10 +38,16 @@ class Choices:
     stage: str = ""
     model: str = ""
     force: str = ""
+    sandbox_pool: str = ""
+    sandbox_nodes: int = 0
     project: Path = PROJECT
     python: Path = Path(sys.executable)
     upstream_python: Path = PROJECT / ".venv-upstream/bin/python"
     tree: Path = PROJECT / "upstream"
+
+    def with_sandboxes(self, pool: str, nodes: int) -> Self:
+        """The same with nodes for sandboxes alone."""
+        return replace(self, sandbox_pool=pool, sandbox_nodes=nodes)
 
 
 def cluster_of(site: Site) -> Cluster:

@@ -25,6 +25,8 @@ Account = Annotated[str, typer.Option(help="Whom the time is charged to, in plac
 Quality = Annotated[str, typer.Option("--qos", help="QOS in place of the first that takes the job.")]
 PoolName = Annotated[str, typer.Option("--pool", help="Kind of node in place of the stage's.")]
 Minutes = Annotated[int, typer.Option(min=0, help="Wall time in place of the stage's.")]
+SandboxPool = Annotated[str, typer.Option(help="Kind of node that sandboxes get for themselves.")]
+SandboxNodes = Annotated[int, typer.Option(min=0, help="How many such nodes.")]
 ShapeName = Annotated[str, typer.Option("--shape", help="Shape of the model in place of the one for the site's GPUs.")]
 Runs = Annotated[
     Path | None, typer.Option(help="Folder of runs and ledger; below the site's shared folder if not given.")
@@ -45,6 +47,8 @@ def render(
     account: Account = "",
     qos: Quality = "",
     pool: PoolName = "",
+    sandbox_pool: SandboxPool = "",
+    sandbox_nodes: SandboxNodes = 0,
     minutes: Minutes = 0,
     shape: ShapeName = "",
     force: Force = "",
@@ -57,6 +61,7 @@ def render(
     from leonardo.stages.launch_ready import choices_of, ready_stages, unset_variables
 
     chosen = choices_of(site, engine, seed, account, qos, pool, minutes, shape, model, force, upstream, upstream_python)
+    chosen = chosen.with_sandboxes(sandbox_pool, sandbox_nodes)
     for number, ready in enumerate(ready_stages(stages, chosen, runs, folder, None, look=False)):
         if number == 0 and (unset := unset_variables(ready)):
             typer.echo(f"leonardo: not set here, they stand in the script by name: {', '.join(unset)}", err=True)
@@ -73,6 +78,8 @@ def check(
     account: Account = "",
     qos: Quality = "",
     pool: PoolName = "",
+    sandbox_pool: SandboxPool = "",
+    sandbox_nodes: SandboxNodes = 0,
     minutes: Minutes = 0,
     shape: ShapeName = "",
     force: Force = "",
@@ -90,6 +97,7 @@ def check(
 
     require_writable(out)
     chosen = choices_of(site, engine, seed, account, qos, pool, minutes, shape, model, force, upstream, upstream_python)
+    chosen = chosen.with_sandboxes(sandbox_pool, sandbox_nodes)
     found: list[Finding] = []
     for ready in ready_stages(stages, chosen, runs, folder, wheels):
         own = check_ready(ready)
@@ -114,6 +122,8 @@ def submit(
     account: Account = "",
     qos: Quality = "",
     pool: PoolName = "",
+    sandbox_pool: SandboxPool = "",
+    sandbox_nodes: SandboxNodes = 0,
     minutes: Minutes = 0,
     shape: ShapeName = "",
     force: Force = "",
@@ -128,6 +138,7 @@ def submit(
     from leonardo.stages.launch_ready import choices_of, ready_stages, require, submit_all
 
     chosen = choices_of(site, engine, seed, account, qos, pool, minutes, shape, model, force, upstream, upstream_python)
+    chosen = chosen.with_sandboxes(sandbox_pool, sandbox_nodes)
     ready = list(ready_stages(stages, chosen, runs, folder, wheels, after or []))
     require(ready)
     submit_all(ready, after or [])

@@ -48,7 +48,7 @@ def with_trainer(plan: JobPlan, stage: Stage, model: Model, site: Site, shape: S
     environment = {
         **own_environment(choices.tree, choices.project, plan.folder, compiled, site.upstream.environment),
         **plan.environment,
-        BUDGET_VARIABLE: f"{LAYERS_SHARE * plan.resources.tmp:g}",
+        BUDGET_VARIABLE: f"{LAYERS_SHARE * (plan.sandboxes or plan.resources).tmp:g}",
         SITE_VARIABLE: choices.site,
     }
     options = tuple(f"--{name}={value}" for name, value in site.upstream.ray.items() if name not in _BY_THE_JOB)

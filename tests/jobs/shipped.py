@@ -41,6 +41,10 @@ def plans() -> Iterator[JobPlan]:
             if stage.rows:
                 upstream = replace(own, engine="upstream")
                 yield from (plan_stage(stage, model, site, folder, upstream) for model in references)
+                if "cpu" in site.cluster.pools:
+                    apart = replace(upstream, sandbox_pool="cpu", sandbox_nodes=2)
+                    plan = plan_stage(stage, references[0], site, folder, apart)
+                    yield replace(plan, name=f"{plan.name}-apart")
                 continue
             model = load_model(stage.model)
             for engine in ("desk", "upstream"):

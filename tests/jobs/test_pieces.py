@@ -89,11 +89,11 @@ def test_arrival(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "none is not there. Bring it",
         "empty is empty. Fill it",
     ]
-    assert "too long for sockets" in next(shortcomings(plan, Path("/tmp/" + "x" * 40)))
+    assert "too long for sockets" in next(shortcomings(plan["resources"], Path("/tmp/" + "x" * 40)))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     scratch = Path(f"/tmp/l{os.getpid()}")
     try:
-        space, gpus = shortcomings(plan, scratch)
+        space, gpus = shortcomings(plan["resources"], scratch)
     finally:
         scratch.rmdir()
     assert "the job needs 1e+09" in space and gpus == "2 GPUs are visible, the job needs 4"

@@ -70,6 +70,8 @@ NodeName=node[1-2] NodeAddr=10.77.0.[1-2] CPUs=8 RealMemory=16000 Gres=gpu:4
 NodeName=lrdn[1-20] NodeAddr=10.77.1.[1-20] CPUs=32 RealMemory=494000 Gres=gpu:4,tmpfs:3200G State=CLOUD
 NodeName=lrdc[1-2] NodeAddr=10.77.2.[1-2] CPUs=112 RealMemory=494000 Gres=tmpfs:3200G State=CLOUD
 PartitionName=test Nodes=node[1-2] Default=YES MaxTime=24:00:00
+PartitionName=gpu Nodes=node1 MaxTime=24:00:00
+PartitionName=cpu Nodes=node2 MaxTime=24:00:00
 PartitionName=boost_usr_prod Nodes=lrdn[1-20] MaxTime=24:00:00
 PartitionName=dcgp_usr_prod Nodes=lrdc[1-2] MaxTime=24:00:00
 END

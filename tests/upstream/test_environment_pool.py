@@ -104,6 +104,43 @@ def test_waiter_is_woken_in_ray(upstream: Tree, commit: tuple[str, str]) -> None
     assert result.stdout.split()[-1] == ("stalled" if commit[0] == "unpatched" else "woken")
 
 
+PLACED = """
+import ray
+from ray.cluster_utils import Cluster
+from open_instruct.environments.pool import EnvironmentPool
+
+class Environment:
+    def __init__(self, **options): ...
+    async def setup(self): ...
+    async def reset(self, **options): return None, []
+    async def where(self): return ray.get_runtime_context().get_node_id()
+
+head = dict(num_cpus=4, include_dashboard=False, _temp_dir={folder!r}, object_store_memory=100_000_000)
+cluster = Cluster(initialize_head=True, head_node_args=head)
+others = [cluster.add_node(num_cpus=0, resources=dict(sandbox=10_000), object_store_memory=100_000_000) for _ in "ab"]
+ray.init(address=cluster.address, logging_level="ERROR")
+pool = EnvironmentPool.remote(4, Environment)
+taken = [ray.get(pool.acquire_reset.remote({{}}), timeout=90)[0] for _ in range(4)]
+places = [ray.get(actor.where.remote()) for actor in taken]
+print("counts", sorted(places.count(node.node_id) for node in others))
+"""
+
+
+@pytest.mark.slow
+def test_environments_start_on_nodes_for_sandboxes(
+    upstream: Tree, commit: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two nodes without CPUs beside the head: half of the environments on each, and none with the head."""
+    if commit[0] == "unpatched" or not PYTHON.exists() or os.geteuid() != 0:
+        pytest.skip("the patch in Ray takes the patched tree, upstream's environment and root")
+    monkeypatch.setenv("LEONARDO_SANDBOX_NODES", "1")
+    upstream.git("checkout", "--quiet", "--detach", commit[1])
+    with tempfile.TemporaryDirectory(prefix="r", dir="/tmp") as folder:
+        result = run_in_ray(PLACED.format(folder=folder), upstream.path / TRAINER)
+    assert result.returncode == 0, result.stderr
+    assert "counts [2, 2]" in result.stdout
+
+
 def run_in_ray(script: str, trainer: Path) -> "subprocess.CompletedProcess[str]":
     """Run a script in upstream's environment, so that nothing of Ray outlives it."""
     path = f"{trainer}{os.pathsep}{Path(__file__).parents[2]}"

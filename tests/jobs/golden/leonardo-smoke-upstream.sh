@@ -104,7 +104,7 @@ else
   code=$trainer
 fi
 srun --ntasks=1 --ntasks-per-node=1 rm -rf -- "$scratch"
-if [ "$stopped" = USR1 ] && [ "$code" != 0 ] && [ "$(squeue -h -j "$SLURM_JOB_ID" -o %T)" = RUNNING ]; then
+if [ "$stopped" = USR1 ] && [ "$code" != 0 ] && [ "$(squeue -h -j "$SLURM_JOB_ID" -o %T | head -n 1)" = RUNNING ]; then
   if [ "${SLURM_RESTART_COUNT:-0}" -lt "$restarts" ]; then
     event "queued again" "$code"
     exec scontrol requeue "$SLURM_JOB_ID"
