@@ -42,9 +42,9 @@ HERE = Path(__file__).parent
 OUT = HERE.parents[1] / "build" / "gpu-kit"
 ARCHITECTURE = 90
 LEVEL = 19
-LARGEST = 50_000_000
+LARGEST = 60_000_000
 """Bytes that a part may have."""
-PIECE = 16_000_000
+PIECE = 4_000_000
 """Bytes of a piece of a model's file: it hardly compresses, and small parts fill up what one transfer may carry."""
 
 _STRIPPED = ("ray/core/src/ray/raylet/raylet", "ray/core/src/ray/gcs/gcs_server", "ray/_raylet.so")
