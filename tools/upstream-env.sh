@@ -67,8 +67,11 @@ install)
   done
   quietly "$venv/bin/python" -m pip install "${pip_options[@]}" --no-build-isolation -r "$lock"
   echo "$PWD" > "$packages/leonardo.pth"
-  DS_ACCELERATOR=$([ "$variant" = cpu ] && echo cpu || echo cuda) quietly "$venv/bin/python" -c \
-    'import torch, transformers, deepspeed, ray, vllm, leonardo.hooks, leonardo.sandbox.drivers'
+  imports="leonardo.hooks, leonardo.sandbox.drivers"
+  for package in torch transformers deepspeed ray vllm; do
+    if grep -qE "^$package(\[.*\])?==" "$lock"; then imports="$package, $imports"; fi
+  done
+  DS_ACCELERATOR=$([ "$variant" = cpu ] && echo cpu || echo cuda) quietly "$venv/bin/python" -c "import $imports"
   printf '%s' "$fingerprint" > "$venv/.ready"
   say "ready after $((SECONDS - started)) s, $(du -sh "$venv" | cut -f1) ($variant, $venv)"
   ;;

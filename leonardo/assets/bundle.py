@@ -51,6 +51,8 @@ def write_bundle(
 ) -> list[Member]:
     """Write what the built ones of ``entries`` need to ``target``; goes on with ``<target>.part`` where there is one.
 
+    One of these entries that is there is verified and left.
+
     Raises:
         InputError: nothing was built, or ``target`` cannot be written.
         InfrastructureError: a layer is missing or damaged.
@@ -67,9 +69,14 @@ def write_bundle(
     contents = json.dumps({"version": VERSION, "members": [asdict(member) for member in members]}).encode()
     sources.insert(0, (Member(CONTENTS, len(contents), sha256_bytes(contents)), lambda: io.BytesIO(contents)))
     target.parent.mkdir(parents=True, exist_ok=True)
-    part = target.with_name(f"{target.name}.part")
-    position, done = _whole_part(part, [member for member, _ in sources])
     progress.start(len(sources), "bundled")
+    every = [member for member, _ in sources]
+    if _whole_part(target, every)[1] == len(every):
+        progress.note(f"{target} is there, and verified")
+        _verify(target, members)
+        return members
+    part = target.with_name(f"{target.name}.part")
+    position, done = _whole_part(part, every)
     if done:
         progress.note(f"{part} has {done} of {len(sources)} members: going on")
     with part.open("r+b" if done else "wb") as stream:

@@ -50,9 +50,10 @@ def build(
     from leonardo.assets.plan import BuildSettings
     from leonardo.assets.progress import ConsoleProgress
     from leonardo.assets.store import MAIN
-    from leonardo.files import write_verdict
+    from leonardo.files import require_writable, write_verdict
     from leonardo.tasks.rows import read_tasks
 
+    require_writable(out)
     console = Console()
     tasks = selection.select(
         read_tasks(rows), first=first, ids=selection.words(ids), ids_file=ids_file, sample=sample, shard=shard

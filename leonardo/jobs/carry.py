@@ -16,11 +16,11 @@ Both ways go on where they were interrupted: what is there and whole is passed o
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 
 from leonardo.errors import InputError
-from leonardo.files import sha256_file, write_json
+from leonardo.files import require_writable, sha256_file, write_json
 
 CONTENTS = "contents.json"
 
@@ -28,23 +28,32 @@ PLACED = ("models", "data", "wheels")
 """What is copied to the site's shared folder as it is."""
 
 Tell = Callable[[str], None]
+Contents = dict[str, dict[str, int | str]]
+"""Path within the bundle -> size and SHA-256."""
 
 
 def add(bundle: Path, source: Path, name: str) -> int:
-    """Put a file or folder into the bundle as ``name``; by hard link where that can be. Returns the number of files."""
-    count = 0
+    """Put a file or folder into the bundle as ``name``; by hard link where that can be. Returns the number of files.
+
+    Links are followed: what arrives is the files. What an earlier folder of that name had besides is removed.
+    """
+    targets = set()
     for path in _files(source):
         target = bundle / name / path.relative_to(source) if source.is_dir() else bundle / name
-        _place(path, target, sha256=None)
-        count += 1
-    return count
+        _place(path.resolve(), target, sha256=None)
+        targets.add(target)
+    if source.is_dir():
+        for old in set((bundle / name).rglob("*")) - targets:
+            if not old.is_dir():
+                old.unlink()
+    return len(targets)
 
 
-def seal(bundle: Path, tell: Tell = print) -> dict[str, dict[str, int | str]]:
+def seal(bundle: Path, tell: Tell = print) -> Contents:
     """Write the digests of everything in the bundle. Returns them."""
-    files = {}
+    files: Contents = {}
     for path in _files(bundle):
-        if path.name != CONTENTS:
+        if path != bundle / CONTENTS:
             name = path.relative_to(bundle).as_posix()
             files[name] = {"size": path.stat().st_size, "sha256": sha256_file(path)}
     if not files:
@@ -55,7 +64,7 @@ def seal(bundle: Path, tell: Tell = print) -> dict[str, dict[str, int | str]]:
     return files
 
 
-def verify(bundle: Path) -> dict[str, dict[str, int | str]]:
+def verify(bundle: Path) -> Contents:
     """Hold a bundle to its digests.
 
     Raises:
@@ -71,30 +80,48 @@ def verify(bundle: Path) -> dict[str, dict[str, int | str]]:
     return files
 
 
-def place(bundle: Path, shared: Path, files: Mapping[str, Mapping[str, int | str]], tell: Tell = print) -> int:
-    """Copy models, data and wheels of a verified bundle below ``shared``. Returns the number of files that were new."""
-    new = 0
-    for name, entry in files.items():
-        if PurePosixPath(name).parts[0] in PLACED:
-            new += _place(bundle / name, shared / name, str(entry["sha256"]))
-    tell(f"{shared}: {new} files are new")
+def place(bundle: Path, shared: Path, files: Contents, tell: Tell = print) -> int:
+    """Copy models, data and wheels of a verified bundle below ``shared``. Returns the number of files that were new.
+
+    Raises:
+        InputError: ``shared`` cannot be written to, or has no room for them; nothing is written then.
+    """
+    require_writable(shared)
+    shared.mkdir(parents=True, exist_ok=True)
+    carried = {name: entry for name, entry in files.items() if PurePosixPath(name).parts[0] in PLACED}
+    sizes = {name: int(entry["size"]) for name, entry in carried.items()}
+    wanted = sum(size for name, size in sizes.items() if not _is_of_size(shared / name, size))
+    free = shutil.disk_usage(shared).free
+    if wanted > free and bundle.stat().st_dev != shared.stat().st_dev:
+        raise InputError(
+            f"{shared} has {free / 1e9:,.2f} GB free, and the bundle needs {wanted / 1e9:,.2f}", "Make room there"
+        )
+    new = sum(_place(bundle / name, shared / name, str(entry["sha256"])) for name, entry in carried.items())
+    tell(f"{shared}: {new} of {len(carried)} files are new")
     return new
 
 
-def _contents(bundle: Path) -> dict[str, dict[str, int | str]]:
+def _contents(bundle: Path) -> Contents:
     try:
         files = json.loads((bundle / CONTENTS).read_bytes())
-        names = [PurePosixPath(name) for name in files]
-    except (OSError, ValueError, TypeError) as error:
+        right = all(type(entry["size"]) is int and isinstance(entry["sha256"], str) for entry in files.values())
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise InputError(f"{bundle} is no bundle ({CONTENTS} cannot be read)", "make bundle makes one") from error
+    names = [PurePosixPath(name) for name in files]
+    if not right or not all(name.parts for name in names):
+        raise InputError(f"{bundle} is no bundle ({CONTENTS} is no list of files)", "make bundle makes one")
     if any(name.is_absolute() or ".." in name.parts for name in names):
         raise InputError(f"{bundle} is no bundle: a file would lie outside", "make bundle makes one")
     return dict(files)
 
 
+def _is_of_size(path: Path, size: int) -> bool:
+    return path.is_file() and path.stat().st_size == size
+
+
 def _place(source: Path, target: Path, sha256: str | None) -> bool:
     """Copy a file, whole or not at all. Returns whether it was not there."""
-    if target.is_file() and target.stat().st_size == source.stat().st_size:
+    if _is_of_size(target, source.stat().st_size):
         if sha256 is None:
             if source.samefile(target) or sha256_file(target) == sha256_file(source):
                 return False
@@ -104,10 +131,16 @@ def _place(source: Path, target: Path, sha256: str | None) -> bool:
     part = target.with_name(f".{target.name}.part")
     part.unlink(missing_ok=True)
     try:
-        os.link(source, part)
-    except OSError:  # another file system
-        shutil.copyfile(source, part)
-    part.replace(target)
+        try:
+            os.link(source, part)
+        except OSError:  # another file system, or another's file
+            shutil.copyfile(source, part)
+            with part.open("rb+") as stream:
+                os.fsync(stream.fileno())
+        part.replace(target)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
     return True
 
 
@@ -118,5 +151,8 @@ def _files(place: Path) -> Iterator[Path]:
     if not place.is_dir():
         raise InputError(f"{place} is not there", "Name what is to be carried")
     for path in sorted(place.rglob("*")):
-        if path.is_file() and not path.name.endswith(".part") and ".cache" not in path.parts:
+        within = path.relative_to(place).parts
+        if path.is_symlink() and not path.exists():
+            raise InputError(f"{path} is a link that leads nowhere", "Mend it: it would be missing there")
+        if path.is_file() and not path.name.endswith(".part") and ".cache" not in within:
             yield path

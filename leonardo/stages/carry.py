@@ -1,21 +1,25 @@
 """``leonardo launch bundle`` and ``unbundle``: what is carried to a cluster without a network."""
 
+import re
 import subprocess
-import tarfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from leonardo.errors import InputError
-from leonardo.files import write_json
+from leonardo.files import require_writable, write_json
 from leonardo.jobs import carry
-from leonardo.jobs.offline import PIN
+from leonardo.jobs.checkout import pack, unpack
+from leonardo.jobs.offline import PIN, missing_wheels
 from leonardo.options import DriverName, SiteName, Tree
 
+if TYPE_CHECKING:
+    from leonardo.stages.definition import Model
+
 PROJECT = Path(__file__).parents[2]
-PARTS = ("assets.tar", "upstream.tar", "project.bundle")
+ENVIRONMENTS = PROJECT / "launch" / "environments"
 
 Target = Annotated[Path, typer.Argument(help="The bundle's folder; again, it goes on.")]
 
@@ -31,17 +35,31 @@ def bundle_command(
     driver: DriverName = "auto",
 ) -> None:
     """Collect wheels, upstream, models, rows and prepared states, with digests, into one folder."""
-    for name, folder in (entry.split("=", 1) for entry in model_folder or ()):
-        carry.add(target, Path(folder), f"models/{name}")
-    for name in model or ():
-        _fetch_model(name, target)
+    from leonardo.stages.definition import load_model
+
+    require_writable(target)
+    folders = {f"models/{name}": folder for name, folder in map(_named, model_folder or ())}
     if wheels is not None:
-        carry.add(target, wheels, "wheels")
-    if rows is not None:
-        carry.add(target, rows, f"data/{rows.name}")
+        folders["wheels"] = wheels
+    for folder in folders.values():
+        if not folder.is_dir():
+            raise InputError(f"{folder} is no folder", "Name the one that is to be carried")
+    known = [load_model(name) for name in model or ()]
+    target.mkdir(parents=True, exist_ok=True)
+    if rows is not None:  # first: they may turn out not to be rows, or not to be built
         _bundle_assets(rows, target / "assets.tar", site, driver)
-    if any(upstream.glob("*")):
-        _tar(upstream, target / "upstream.tar")
+        carry.add(target, rows, f"data/{rows.name}")
+    for name, folder in folders.items():
+        carry.add(target, folder, name)
+    for entry in known:
+        _fetch_model(entry, target)
+    if wheels is not None:
+        _tell_missing(wheels)
+    if (upstream / "training").is_dir():
+        _require_patched(upstream)
+        pack(upstream, target / "upstream.tar")
+    else:
+        typer.echo(f"{upstream} holds no upstream: it is not in the bundle (make apply-patches)")
     if (PROJECT / ".git").exists():
         _git("bundle", "create", "--quiet", str((target / "project.bundle").absolute()), "HEAD")
     carry.seal(target, typer.echo)
@@ -64,23 +82,56 @@ def unbundle_command(
     files = carry.verify(source)
     typer.echo(f"{source}: {len(files)} files are as they were made")
     carry.place(source, shared, files, typer.echo)
-    if "upstream.tar" in files and not any(upstream.glob("training")):
-        with tarfile.open(source / "upstream.tar") as archive:
-            archive.extractall(upstream, filter="data")
-        typer.echo(f"{upstream}: unpacked")
+    if "upstream.tar" in files:
+        _unpack_upstream(source / "upstream.tar", upstream)
     if "assets.tar" in files:
         _unbundle_assets(source / "assets.tar", site, driver)
     if "wheels" in {name.split("/")[0] for name in files}:
         typer.echo(f"then: make upstream-env WHEELS={shared / 'wheels'} VARIANT=cuda")
 
 
-def _fetch_model(name: str, target: Path) -> None:
+def _named(entry: str) -> tuple[str, Path]:
+    """``name=folder``. Raises InputError."""
+    name, _, folder = entry.partition("=")
+    if not folder or not re.fullmatch(r"\w[\w.-]*", name):
+        raise InputError(f"--model-folder {entry!r} is not name=folder", "The name is a model's folder there")
+    return name, Path(folder)
+
+
+def _tell_missing(wheels: Path) -> None:
+    """Say which package lacks a wheel, by the lock that is nearest to what is there."""
+    locks = [ENVIRONMENTS / f"upstream-{variant}.txt" for variant in ("cuda", "cpu")]
+    missing = {lock: missing_wheels(lock, wheels) for lock in locks}
+    lock = min(locks, key=lambda each: len(missing[each]))
+    if missing[lock]:
+        typer.echo(f"{wheels} lacks {len(missing[lock])} packages of {lock.name}, such as {missing[lock][0]}")
+
+
+def _require_patched(upstream: Path) -> None:
+    """The patch stack is on it, since on a cluster nobody can put it there."""
+    from leonardo.overlay.stack import read_stack, unpatched
+
+    stack = read_stack(PROJECT / "patches")
+    if wrong := unpatched(stack, upstream):
+        raise InputError(
+            f"{upstream / wrong[0]} is not as the patch stack leaves it", "Put it there: make apply-patches"
+        )
+
+
+def _unpack_upstream(archive: Path, upstream: Path) -> None:
+    if (upstream / "training").is_dir():
+        typer.echo(f"{upstream}: there already, and left as it is")
+        return
+    if upstream.is_dir() and any(upstream.iterdir()):
+        raise InputError(f"{upstream} holds something else", "Move it away, or name another folder: --upstream")
+    unpack(archive, upstream)
+    typer.echo(f"{upstream}: unpacked")
+
+
+def _fetch_model(known: "Model", target: Path) -> None:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
-    from leonardo.stages.definition import load_model
-
-    known = load_model(name)
     folder = target / "models" / known.start.rpartition("/")[2]
     try:
         there = Path(snapshot_download(known.start, revision=known.revision or None))
@@ -89,9 +140,7 @@ def _fetch_model(name: str, target: Path) -> None:
             f"model {known.start} cannot be fetched ({' '.join(str(error).split())[:120]})",
             "Where there is a network, or give the folder: --model-folder",
         ) from error
-    for path in sorted(there.rglob("*")):
-        if path.is_file():
-            carry.add(target, path.resolve(), f"models/{folder.name}/{path.relative_to(there)}")
+    carry.add(target, there, f"models/{folder.name}")
     write_json(folder / PIN, {"name": known.start, "revision": there.name})
 
 
@@ -105,23 +154,6 @@ def _unbundle_assets(source: Path, site: str, driver: str) -> None:
     from leonardo.assets.commands import unbundle
 
     unbundle(source, site=site, driver=driver)
-
-
-def _tar(folder: Path, target: Path) -> None:
-    """A checkout without its history; the same bytes for the same files."""
-
-    def plain(info: tarfile.TarInfo) -> tarfile.TarInfo | None:
-        if ".git" in Path(info.name).parts or "__pycache__" in info.name:
-            return None
-        info.uid = info.gid = info.mtime = 0
-        info.uname = info.gname = ""
-        return info
-
-    target.parent.mkdir(parents=True, exist_ok=True)
-    part = target.with_suffix(".part")
-    with tarfile.open(part, "w") as archive:
-        archive.add(folder, ".", filter=plain)
-    part.replace(target)
 
 
 def _git(*words: str) -> None:

@@ -70,6 +70,21 @@ def test_the_same_selection_gives_the_same_archive(built: Built, tmp_path: Path)
     assert (tmp_path / "a.tar").read_bytes() == (tmp_path / "b.tar").read_bytes()
 
 
+def test_a_bundle_that_is_there_is_left_and_a_damaged_one_is_told(built: Built, tmp_path: Path) -> None:
+    store, entries = built
+    write_bundle(store, entries, tmp_path / "a.tar")
+    before = (tmp_path / "a.tar").stat()
+    write_bundle(store, entries, tmp_path / "a.tar")
+    assert (tmp_path / "a.tar").stat().st_ino == before.st_ino
+    write_bundle(store, entries[:1], tmp_path / "a.tar")
+    assert (tmp_path / "a.tar").stat().st_ino != before.st_ino
+    data = bytearray((tmp_path / "a.tar").read_bytes())
+    data[-20_000] ^= 1
+    (tmp_path / "a.tar").write_bytes(data)
+    with pytest.raises(InputError, match=r"was damaged .* and is removed"):
+        write_bundle(store, entries[:1], tmp_path / "a.tar")
+
+
 @pytest.mark.parametrize("part", [0.0, 0.1, 0.5, 0.95, 1.0])
 def test_writing_goes_on_where_it_was(built: Built, tmp_path: Path, part: float) -> None:
     store, entries = built

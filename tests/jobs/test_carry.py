@@ -1,22 +1,34 @@
 """What is carried arrives as it was, or is named."""
 
 import json
+import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
 from leonardo.assets.store import AssetStore
+from leonardo.cli import app
 from leonardo.errors import InputError
 from leonardo.jobs import carry
 from leonardo.jobs.offline import model_findings
 from leonardo.rollout.episodes import EpisodeSettings
 from leonardo.sandbox.driver import Driver
-from leonardo.stages.carry import bundle_command, unbundle_command
+from leonardo.stages.carry import _unpack_upstream, bundle_command, unbundle_command
 from leonardo.stages.dataset import write_data
 from leonardo.tasks.desk import generate, write_rows
 from leonardo.tasks.rows import read_tasks
+
+PROJECT = str(Path(__file__).parents[2])
+
+
+def quiet(words: str) -> None:
+    """Says nothing."""
 
 
 @pytest.fixture
@@ -32,7 +44,7 @@ def bundle(tmp_path: Path) -> Path:
     target = tmp_path / "bundle"
     assert carry.add(target, model, "models/small") == 3
     assert carry.add(target, tmp_path / "wheels", "wheels") == 2
-    carry.seal(target, lambda words: None)
+    carry.seal(target, quiet)
     return target
 
 
@@ -40,10 +52,10 @@ def test_arrives(bundle: Path, tmp_path: Path) -> None:
     """All of it, and the second time nothing is new."""
     files = carry.verify(bundle)
     shared = tmp_path / "shared"
-    assert carry.place(bundle, shared, files, lambda words: None) == 5
+    assert carry.place(bundle, shared, files, quiet) == 5
     assert list(model_findings(shared / "models/small", "small", "")) == []
     (shared / "wheels/b-2-py3-none-any.whl").write_text("cut")
-    assert carry.place(bundle, shared, files, lambda words: None) == 1
+    assert carry.place(bundle, shared, files, quiet) == 1
 
 
 @pytest.mark.parametrize(
@@ -67,6 +79,135 @@ def test_no_bundle(tmp_path: Path) -> None:
     (tmp_path / "contents.json").write_text(json.dumps({"../x": {"size": 1, "sha256": ""}}))
     with pytest.raises(InputError, match="would lie outside"):
         carry.verify(tmp_path)
+
+
+def test_links_arrive_as_files(tmp_path: Path) -> None:
+    """As the hub's cache has them; one that leads nowhere is named."""
+    blobs, model = tmp_path / ".cache/blobs", tmp_path / ".cache/snapshots/1"
+    blobs.mkdir(parents=True)
+    model.mkdir(parents=True)
+    for name in ("config.json", "contents.json"):
+        (blobs / name).write_text(name)
+        (model / name).symlink_to(f"../../blobs/{name}")
+    bundle = tmp_path / ".cache/bundle"
+    assert carry.add(bundle, model, "models/small") == 2
+    assert set(carry.seal(bundle, quiet)) == {"models/small/config.json", "models/small/contents.json"}
+    shutil.rmtree(blobs)
+    carry.place(bundle, tmp_path / "shared", carry.verify(bundle), quiet)
+    assert (tmp_path / "shared/models/small/contents.json").read_text() == "contents.json"
+    with pytest.raises(InputError, match=r"config\.json is a link that leads nowhere"):
+        carry.add(bundle, model, "models/small")
+
+
+def test_another_model_of_the_same_name_leaves_nothing_of_the_old(bundle: Path, tmp_path: Path) -> None:
+    """Its files alone are in the bundle then; the rest of it stays."""
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new/config.json").write_text("new")
+    carry.add(bundle, tmp_path / "new", "models/small")
+    assert {name.split("/")[0] for name in carry.seal(bundle, quiet)} == {"models", "wheels"}
+    assert [path.name for path in (bundle / "models/small").iterdir()] == ["config.json"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "\xff",
+        "5",
+        "[]",
+        '{"x": 5}',
+        '{"x": {}}',
+        '{"x": {"size": "1", "sha256": "y"}}',
+        '{"x": {"size": 1, "sha256": 2}}',
+        '{"": {"size": 1, "sha256": "y"}}',
+        '{"/x": {"size": 1, "sha256": "y"}}',
+        '{"a/../../x": {"size": 1, "sha256": "y"}}',
+    ],
+)
+def test_contents_that_are_none(tmp_path: Path, text: str) -> None:
+    """One line, whatever is in the file."""
+    (tmp_path / "contents.json").write_bytes(text.encode("latin-1"))
+    with pytest.raises(InputError, match="is no bundle") as caught:
+        carry.verify(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+_PLACE = """
+import sys
+from pathlib import Path
+from leonardo.errors import InputError
+from leonardo.jobs import carry
+bundle, shared = map(Path, sys.argv[1:])
+try:
+    carry.place(bundle, shared, carry.verify(bundle))
+except (InputError, OSError) as error:
+    sys.exit(str(error))
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="mounts small and read-only file systems")
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("size=100k", "GB free, and the bundle needs"),
+        ("ro", "cannot be written to (Read-only"),
+        ("nr_inodes=4", "No space"),
+    ],
+)
+def test_a_place_that_is_full(bundle: Path, options: str, words: str) -> None:
+    """Or may not be written to: one line, and no part of a file."""
+    (bundle / "models/small/model.safetensors").write_bytes(b"x" * 300_000)
+    carry.seal(bundle, quiet)
+    script = f"mount -t tmpfs -o {options} tmpfs /mnt || exit 77; \"$@\"; code=$?; find /mnt -name '*.part'; exit $code"
+    command = [sys.executable, "-c", _PLACE, str(bundle), "/mnt/shared" if options != "ro" else "/mnt"]
+    mounted = ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, "sh"]
+    done = subprocess.run(
+        [*mounted, *command], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": PROJECT}
+    )
+    if done.returncode == 77 or "unshare" in done.stderr:
+        pytest.skip("this root may not mount")
+    assert done.returncode == 1 and done.stdout == "" and words in done.stderr, done
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_place_that_is_a_file(bundle: Path, tmp_path: Path) -> None:
+    """Said before anything is written."""
+    (tmp_path / "file").touch()
+    for shared in (tmp_path / "file", tmp_path / "file/below"):
+        with pytest.raises(InputError, match="cannot be written to"):
+            carry.place(bundle, shared, carry.verify(bundle), quiet)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("{file}",), "{file} cannot be written to"),
+        (("{new}", "--model-folder", "small"), "--model-folder 'small' is not name=folder"),
+        (("{new}", "--model-folder", "../x={tmp}"), "is not name=folder"),
+        (("{new}", "--model-folder", "small={tmp}/none"), "{tmp}/none is no folder"),
+        (("{new}", "--wheels", "{file}"), "{file} is no folder"),
+        (("{new}", "--model", "none"), "No model none"),
+        (("{new}", "--rows", "{file}"), "{file} is neither JSONL nor Parquet"),
+    ],
+)
+def test_a_bundle_of_what_is_not_there(arguments: tuple[str, ...], words: str, tmp_path: Path) -> None:
+    """One line, and no bundle is begun."""
+    (tmp_path / "file").touch()
+    names = {"file": tmp_path / "file", "new": tmp_path / "new", "tmp": tmp_path}
+    done = CliRunner().invoke(app, ["launch", "bundle", *(word.format(**names) for word in arguments)])
+    assert done.exit_code == 2 and words.format(**names) in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not [path for path in (tmp_path / "new").rglob("*") if path.is_file()]
+
+
+def test_a_tree_that_is_there_is_left(tmp_path: Path) -> None:
+    """Upstream's checkout is not written over, and what is something else is not, either."""
+    (tmp_path / "mine").write_text("mine")
+    with pytest.raises(InputError, match="holds something else"):
+        _unpack_upstream(tmp_path / "a.tar", tmp_path)
+    (tmp_path / "training").mkdir()
+    _unpack_upstream(tmp_path / "a.tar", tmp_path)
+    assert (tmp_path / "mine").read_text() == "mine"
 
 
 def test_rows_to_a_data_set(
