@@ -63,7 +63,8 @@ def stage(site: Path, tmp_path: Path) -> Callable[..., Path]:
     def write(nodes: int, updates: int) -> Path:
         desk = load_site("desk").upstream
         known = yaml.safe_load(site.read_text())
-        flags = {name: value for name, value in desk.flags.items() if name not in ("num_learners_per_node",)}
+        flags = {name: value for name, value in desk.flags.items() if name != "num_learners_per_node"}
+        flags["pool_size"] = 2  # each is a process that imports torch
         known["upstream"] = {
             "flags": flags,
             "environment": desk.environment | {"GLOO_SOCKET_IFNAME": "eth0"},

@@ -112,7 +112,7 @@ exec ray start --address "$head:$port" --num-cpus=52 --num-gpus=4 --block'
 srun --ntasks=20 --ntasks-per-node=1 --cpus-per-task=32 --gpus-per-task=4 --cpu-bind=cores \
   --wait=20 bash -c "$each" each "$address" "$port" \
   ray symmetric-run --address "$address:$port" --min-nodes 20 \
-  --num-cpus=52 --num-gpus=4 -- \
+  --include-dashboard=false --num-cpus=52 --num-gpus=4 -- \
   "$python" -m leonardo.jobs.step run "$scratch/stop" "$run/ended$task.json" \
   --watch "$run/steps.jsonl" 7200 7200 -- \
   /leonardo_work/project/tmax-leonardo/code/.venv-upstream/bin/python /leonardo_work/project/tmax-leonardo/code/upstream/training/open-instruct/open_instruct/grpo_fast.py \
