@@ -124,6 +124,11 @@ class Archives:
             raise _damaged(f"layer {digest[:12]} is missing")
         return content
 
+    def small(self, digest: str) -> int | None:
+        """Bytes, compressed, of a layer that the catalogue keeps; None for any other."""
+        content = self._catalogue.layer(digest)
+        return None if content is None else len(content)
+
     def remove_file(self, digest: str) -> None:
         """Remove the file of a layer that has one."""
         self.path(digest).unlink(missing_ok=True)

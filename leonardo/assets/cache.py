@@ -67,7 +67,11 @@ class LayerCache:
     def layers(self) -> dict[str, int]:
         """Digest -> bytes of what is unpacked; 0 where a layer is not whole."""
         names = [path.name for path in self._folder.glob("*") if not path.name.startswith(".")]
-        return {name: (_noted(self._folder / ".uses" / name) or (0,))[0] for name in names}
+        return {name: self.size(name) for name in names}
+
+    def size(self, digest: str) -> int:
+        """Bytes of an unpacked layer; 0 where it is not there, or not whole."""
+        return (_noted(self._folder / ".uses" / digest) or (0,))[0]
 
     def remove(self, digest: str) -> bool:
         """Remove a layer unless it is in use. Returns whether it is gone."""

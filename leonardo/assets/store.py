@@ -30,7 +30,8 @@ from leonardo.assets.cache import LayerCache
 from leonardo.assets.catalogue import Catalogue
 from leonardo.assets.compat import Adaptation, Rule, adapt, lacking, load_rules, rules_digest
 from leonardo.assets.manifest import ManifestEntry, SetUpRecord, read_manifest, update_manifest
-from leonardo.assets.nodelayers import NodeLayers
+from leonardo.assets.nodelayers import NodeLayers, layers_folder
+from leonardo.assets.nodestates import NodeStates
 from leonardo.assets.packagelayers import PackageLayers
 from leonardo.assets.plan import SET_UP_TIMEOUT as SET_UP_TIMEOUT
 from leonardo.assets.plan import BuildSettings, Plan, plan_of
@@ -90,10 +91,10 @@ class AssetStore:
         self._bases = Bases(root / "bases", site)
         self.catalogue = Catalogue(root / "catalogue", builder)
         self.archives = Archives(root / "layers", self.catalogue, self._making)
-        # layers unpacked by different drivers differ in owners and attributes
-        name = f"{driver.name}-degraded" if driver.degraded else driver.name
-        self.cache = LayerCache((site.node_cache or root / "unpacked") / name, driver.remove, most_unpacked)
-        self._layers = NodeLayers(driver, self.archives, self.cache)
+        folder = layers_folder(site.node_cache or root / "unpacked", driver)
+        self.cache = LayerCache(folder, driver.remove, most_unpacked)
+        self._layers = NodeLayers(driver, self.archives, self.cache, self._be_user)
+        self._node_states = NodeStates(site.node_cache, root)
         slots = "" if builder == MAIN else f"{builder}-"
         self._rules = load_rules() if rules is None else tuple(rules)
         parts = (self._bases, self._layers, self.archives, self._settings)
@@ -387,12 +388,14 @@ class AssetStore:
 
     def _named(self, digest: str) -> tuple[dict[str, Any], SetUpRecord, Path]:
         if digest not in self._built:
+            self._built = self._node_states.read()
+        if digest not in self._built:
+            self._be_user()
             entries = read_manifest(self.root / "manifest.json").values()
             self._built = {entry["prepared"]: entry for entry in entries if entry.get("prepared")}
         entry = self._built.get(digest)
         if entry is None:
             raise InputError(f"{self.root} has no prepared state {digest}", "Build it first")
-        self._be_user()
         return entry, SetUpRecord.from_json(entry["set_up"]), self.root / "bases" / f"{entry['base']}.tar"
 
     def _base(self, image: str, note: Callable[[str], None]) -> Base:

@@ -12,6 +12,7 @@ from leonardo.gates.steps import read_records
 from leonardo.jobs import slurm
 from leonardo.jobs.folder import PLAN, Event, events, read_plan, release
 from leonardo.jobs.follow import last_lines, stage_folder, steps_file
+from leonardo.jobs.unpacked import read_unpacked
 
 EVIDENCE = "evidence.json"
 
@@ -79,12 +80,26 @@ def _figures(folder: Path, plan: dict[str, Any], states: Sequence[slurm.State], 
         "exit_code": max(codes) if codes else None,
         "state": ", ".join(sorted({state.name for state in states})) or "unknown",
         "nodes": ", ".join(sorted({state.nodes for state in states if state.nodes})),
-        "node_count": plan["resources"]["nodes"],
+        "node_count": plan["resources"]["nodes"] + (plan.get("sandboxes") or {"nodes": 0})["nodes"],
         "restarts": max([event.restart for event in noted], default=0),
         "starts": sum(event.event == "started" for event in noted),
         "steps": len(list(read_records(steps))) if steps else 0,
         "tasks": max(1, plan["array"]),
         "tasks_ended_well": sum(event.code == 0 for event in ends),
+        **_unpacked(folder),
+    }
+
+
+def _unpacked(folder: Path) -> dict[str, Any]:
+    """What was unpacked ahead, on the node that got the least of it; nothing where nothing was to be."""
+    nodes = list(read_unpacked(folder).values())
+    if not nodes:
+        return {}
+    least = min(nodes, key=lambda node: node["layers"])
+    return {
+        "layers_unpacked": f"{least['layers']} of {least['wanted']}",
+        "unpack_seconds": max(node["seconds"] for node in nodes),
+        "unpack_operations": max(node["operations"] for node in nodes),
     }
 
 

@@ -50,6 +50,7 @@ class JobPlan:
         resources: what it asks for.
         sandboxes: what it asks for beside that, on nodes of another kind for sandboxes alone; None for none.
         ray: the ``ray`` program of the trainer's environment; None where the step needs no cluster.
+        unpacked: a data set's rows, whose layers are unpacked on the nodes with sandboxes while the trainer loads.
         ray_places: "CPUs" that Ray is told of, a node; 0 for the cores that are not reserved.
         ray_options: further ones of ``ray start``, on every node.
         set_up: lines of shell at the start.
@@ -74,6 +75,7 @@ class JobPlan:
     resources: Resources
     sandboxes: Resources | None = None
     ray: Path | None = None
+    unpacked: Path | None = None
     ray_places: int = 0
     ray_options: tuple[str, ...] = ()
     set_up: tuple[str, ...] = ()

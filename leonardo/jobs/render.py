@@ -49,6 +49,7 @@ def render(plan: JobPlan) -> str:
         gpus=asked.gpus,
         by_task=asked.gpus > 0,
         sandboxes=plan.sandboxes,
+        unpacking=plan.sandboxes or asked,
         all_nodes=asked.nodes + (plan.sandboxes.nodes if plan.sandboxes else 0),
         sandbox_resources=shlex.quote(json.dumps({SANDBOX_RESOURCE: SANDBOXES_A_NODE})),
         ray_options=" ".join(

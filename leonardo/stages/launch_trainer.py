@@ -63,6 +63,7 @@ def with_trainer(plan: JobPlan, stage: Stage, model: Model, site: Site, shape: S
         plan,
         command=tuple(trainer),
         ray=choices.upstream_python.parent / "ray",
+        unpacked=dataset.folder / "train.jsonl" if site.node_cache else None,
         ray_places=max(
             plan.resources.cores - plan.resources.reserved_cores,
             _PLACES_OF_A_LEARNER * max(shape.learners) + plan.resources.gpus + _OTHER_PLACES,

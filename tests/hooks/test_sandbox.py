@@ -1,9 +1,13 @@
 """``backend: prepared``: real sandboxes behind upstream's interface."""
 
+import json
 import os
+import re
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -12,6 +16,7 @@ from leonardo.assets.store import AssetStore
 from leonardo.errors import InputError
 from leonardo.hooks import sandbox
 from leonardo.hooks.cores import keep_off_reserved_cores
+from leonardo.jobs.unpacked import read_unpacked
 from leonardo.sandbox.backend import SandboxOOMError
 from leonardo.site import Site
 from leonardo.tasks.task import Task
@@ -141,6 +146,80 @@ def test_an_episode_needs_nothing_of_the_shared_store(
     finally:
         store.with_name("away").rename(store)
     backend.close()
+
+
+def rows_of(images: Sequence[str], path: Path) -> Path:
+    """A data set with these images, as upstream's trainer has it."""
+    rows = [{"env_config": {"env_configs": [{"task_id": f"t{n}", "image": image}]}} for n, image in enumerate(images)]
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return path
+
+
+EPISODES = """
+import sys
+from leonardo.hooks.sandbox import prepared_backend
+for image in sys.argv[1:]:
+    backend = prepared_backend(MemoryError, image=image)
+    for _ in range(2):
+        backend.start()
+        print(backend.run_command("cat /here; rm /here").stdout.strip())
+    backend.close()
+"""
+
+
+def operations_on(store: Path, *command: str) -> tuple[list[str], str]:
+    """Run a command; every system call of it, and of all its children, that names something in ``store`` or lists it,
+    as strace saw it, and its output. Nothing that asks the file system for a name can be missed: the kernel says it.
+    """
+    if shutil.which("strace") is None:
+        pytest.skip("strace is not installed")
+    with tempfile.TemporaryDirectory() as folder:  # a file a process, so that no call is cut in two by another's
+        options = ("-ff", "-qq", "-y", "-s", "4096", "-e", "trace=%file,getdents64", "-o", f"{folder}/trace")
+        done = subprocess.run(["strace", *options, *command], capture_output=True, text=True)
+        if "ptrace" in done.stderr and "not permitted" in done.stderr:
+            pytest.skip("strace may not trace here")
+        assert done.returncode == 0, done.stderr
+        lines = [line for path in sorted(Path(folder).iterdir()) for line in path.read_text().splitlines()]
+    # a look at a file that is open asks for no name; the last listing of a folder says that there is no more; and a
+    # program's arguments are not looked at by the kernel
+    others = r'newfstatat\(\d+<[^>]*>, ""|getdents64\(.*\) += 0$|execve\("[^"]*", \['
+    calls = [re.sub(r'^(execve\("[^"]*"), \[.*', r"\1", line) for line in lines if "resumed>" not in line]
+    return [call for call in calls if str(store) in call and not re.match(others, call)], done.stdout
+
+
+def test_staged_states_need_nothing_of_the_store(
+    images: tuple[str, str], site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unpacked ahead by a process of its own, with as few operations as it says; then new processes start sandboxes
+    while the store is not there.
+    """
+    monkeypatch.setenv("LEONARDO_NODE_CACHE", str(tmp_path / "node"))
+    store = site.cache / "assets"
+    rows = rows_of([images[0], images[1], images[0]], store / "rows.jsonl")
+    (tmp_path / "run").mkdir()
+    command = (sys.executable, "-m", "leonardo.jobs.unpack", str(tmp_path / "run"), str(rows))
+    calls, _ = operations_on(store, *command)
+    (staged,) = read_unpacked(tmp_path / "run").values()
+    assert (staged["states"], staged["layers"], staged["new"], staged["reason"]) == (2, 3, 3, "")
+    assert staged["operations"] == len(calls) == 6, calls  # rows, manifest, list (2), one catalogue, one base
+    again, _ = operations_on(store, *command)
+    assert read_unpacked(tmp_path / "run").popitem()[1]["new"] == 0
+    assert len(again) == 2, again  # rows, manifest
+    used, said = operations_on(store, sys.executable, "-c", EPISODES, *images)
+    assert said.split() == ["first", "first", "second", "second"]
+    assert used == []
+    monkeypatch.setenv("LEONARDO_NODE_CACHE", str(tmp_path / "other"))
+    late, _ = operations_on(store, sys.executable, "-c", EPISODES, images[0])
+    later, _ = operations_on(store, sys.executable, "-c", EPISODES, *images)
+    assert 0 < len(late) <= 50 and 0 < len(later) <= 50  # a layer that was not unpacked ahead, in a process that is new
+    monkeypatch.setenv("LEONARDO_NODE_CACHE", str(tmp_path / "node"))
+    store.rename(store.with_name("away"))
+    try:
+        said = subprocess.run([sys.executable, "-c", EPISODES, *images], capture_output=True, text=True, check=True)
+        assert said.stdout.split() == ["first", "first", "second", "second"]
+        assert not store.exists()
+    finally:
+        store.with_name("away").rename(store)
 
 
 def test_sandboxes_stay_off_reserved_cores(monkeypatch: pytest.MonkeyPatch) -> None:

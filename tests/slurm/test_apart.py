@@ -93,7 +93,7 @@ def left_on(place: Path, number: int) -> list[str]:
     daemon = next(
         e for e in psutil.process_iter(["cmdline"]) if e.info["cmdline"] == ["slurmd", "-D", "-N", f"node{number}"]
     )
-    return [path.name for path in Path(f"/proc/{daemon.pid}/root/tmp/node").iterdir()]
+    return [path.name for path in Path(f"/proc/{daemon.pid}/root/tmp/node").glob("l[0-9]*")]
 
 
 def test_exit_code_and_cleaning(counting: Callable[..., JobPlan], tmp_path: Path, place: Path) -> None:
@@ -157,6 +157,7 @@ def test_a_node_for_sandboxes_that_lacks_something(counting: Callable[..., JobPl
     assert "node2: /tmp/node has" in log.read_text() and counted(plan)["count"] == 0
 
 
+@pytest.mark.slow
 def test_loss_of_a_node_for_sandboxes(counting: Callable[..., JobPlan], place: Path) -> None:
     """Slurm queues the whole job again; it goes on when the node is back."""
     plan = counting(300)

@@ -93,6 +93,7 @@ while kill -0 "$step" 2> /dev/null; do # a signal ends the waiting, not the step
   code=$?
 done
 
+
 # --- how it ended: the trainer's exit code is the job's, whatever became of what ran around it ---
 trainer=$("$python" -m leonardo.jobs.step ended "$run/ended$task.json") || trainer=
 if [ -z "$trainer" ]; then

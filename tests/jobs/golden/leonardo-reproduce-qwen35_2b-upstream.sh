@@ -95,6 +95,11 @@ trap 'stop TERM' TERM
 srun --ntasks=8 --ntasks-per-node=1 --cpus-per-task=32 --kill-on-bad-exit=1 \
   "$python" -m leonardo.jobs.arrive "$run/job.json" "$scratch" || fail "a node lacks something: see above" $?
 
+# --- layers are unpacked where sandboxes will be, while the trainer loads; what is not yet is when a sandbox asks for it ---
+srun --overlap --ntasks=8 --ntasks-per-node=1 --cpus-per-task=32 \
+  "$python" -m leonardo.jobs.unpack "$run" /leonardo_work/project/tmax-leonardo/data/tmax-15k/dataset/train.jsonl &
+unpacking=$!
+
 # --- the main step ---
 head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 address=$(getent ahostsv4 "$head" | awk 'NR == 1 { print $1 }')
@@ -155,6 +160,8 @@ while kill -0 "$step" 2> /dev/null; do # a signal ends the waiting, not the step
   wait "$step"
   code=$?
 done
+
+kill "$unpacking" 2> /dev/null && wait "$unpacking"
 
 # --- how it ended: the trainer's exit code is the job's, whatever became of what ran around it ---
 trainer=$("$python" -m leonardo.jobs.step ended "$run/ended$task.json") || trainer=
