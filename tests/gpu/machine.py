@@ -79,9 +79,12 @@ STEPS = {
     "pretrained": Step((str(PYTHON), "-m", "tests.gpu.pretrained", f"{KIT}/pretrained", str(_PRETRAINED)), 90.0),
     "calibrate-smollm2": _stage("calibrate", "gpu-desk", 540.0, *_SMOLLM2),
     "calibrate-smollm2-single": _stage("calibrate", "gpu-desk-single", 540.0, *_SMOLLM2),
-    "transfer-smollm2": Step(
-        (str(PYTHON), *_TRANSFER, "--out", "out", "--runs", "runs"), 560.0, 60.0, resumes=True, variables=_TF32
-    ),
+    **{
+        f"transfer-smollm2{'' if seed == 1 else f'-seed{seed}'}": Step(
+            (str(PYTHON), *_TRANSFER, "--seed", str(seed), "--out", "out", "--runs", "runs"), 560.0, 60.0, True, _TF32
+        )
+        for seed in (1, 2, 3)
+    },
 }
 
 
