@@ -93,7 +93,8 @@ def main(arguments: list[str]) -> int:
     keep_off_reserved_cores()
     run, node, staged = Path(arguments[0]), socket.gethostname(), Staged()
     try:
-        signal.signal(signal.SIGTERM, end)
+        for number in (signal.SIGTERM, signal.SIGUSR2):
+            signal.signal(number, end)
         unpack(Path(arguments[1]), staged)
     except _ToldToEnd:
         staged.reason = "it was told to end"

@@ -1,6 +1,7 @@
 """Layers that a job unpacks on its nodes while the trainer loads."""
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -36,7 +37,7 @@ def loading(make_plan: Callable[..., JobPlan], tmp_path: Path) -> Callable[..., 
         stand_in.chmod(0o755)
         plan = make_plan(**changes)
         words = (sys.executable, str(COUNTER), str(plan.folder), str(goal))
-        asked = replace(plan.resources, nodes=2, cores=2)
+        asked = replace(plan.resources, nodes=2, cores=2, gpus=4, gres=("gpu:4",))
         variables = {**plan.environment, "LEONARDO_NOTES": str(tmp_path / "notes"), **environment}
         return replace(plan, command=words, ray=stand_in, resources=asked, environment=variables, unpacked=unpacked)
 
@@ -89,3 +90,15 @@ def test_what_cannot_be_unpacked_does_not_fail_the_job(loading: Callable[..., Jo
     assert (state.name, state.exit_code) == ("COMPLETED", 0)
     said = json.loads((plan.folder / "unpacked-node1.json").read_text())
     assert "none.jsonl" in said["reason"] and said["layers"] == 0
+
+
+def test_the_trainer_neither_waits_for_it_nor_is_held_up(loading: Callable[..., JobPlan], tmp_path: Path) -> None:
+    """It has the nodes' cores and GPUs beside the main step, and ends with it, here in the middle of its work."""
+    site = tmp_path / "site.yaml"
+    site.write_text(SITE.format(cache=tmp_path / "cache", shared=tmp_path, bases="  {}"))
+    os.mkfifo(rows := tmp_path / "rows.jsonl")
+    plan = loading(30, rows, {"LEONARDO_SITE": str(site), "LEONARDO_NODE_CACHE": f"/tmp/node/{tmp_path.name}"})
+    (state,) = wait_for(queue(plan), ended, 90)
+    (log,) = plan.folder.glob("slurm-*.log")
+    assert (state.name, state.exit_code) == ("COMPLETED", 0), log.read_text()
+    assert [entry["reason"] for entry in read_unpacked(plan.folder).values()] == ["it was told to end"] * 2

@@ -161,6 +161,8 @@ while kill -0 "$step" 2> /dev/null; do # a signal ends the waiting, not the step
   code=$?
 done
 
+# srun hands on USR2, while TERM would kill what it runs before it could say how far it came
+kill -USR2 "$unpacking" 2> /dev/null && for _ in $(seq 50); do kill -0 "$unpacking" 2> /dev/null || break; sleep 0.2; done
 kill "$unpacking" 2> /dev/null && wait "$unpacking"
 
 # --- how it ended: the trainer's exit code is the job's, whatever became of what ran around it ---
