@@ -115,7 +115,7 @@ class Environment:
     async def reset(self, **options): return None, []
     async def where(self): return ray.get_runtime_context().get_node_id()
 
-head = dict(num_cpus=4, include_dashboard=False, _temp_dir={folder!r}, object_store_memory=100_000_000)
+head = dict(num_cpus=4, include_dashboard=False, temp_dir={folder!r}, object_store_memory=100_000_000)
 cluster = Cluster(initialize_head=True, head_node_args=head)
 others = [cluster.add_node(num_cpus=0, resources=dict(sandbox=10_000), object_store_memory=100_000_000) for _ in "ab"]
 ray.init(address=cluster.address, logging_level="ERROR")
