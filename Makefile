@@ -103,8 +103,8 @@ test: setup ## The tests; those marked slow are left to test-sandbox
 test-sandbox: setup ## The sandbox's tests on every driver of this machine (half an hour), or on DRIVERS="namespaces apptainer"; as root and as a plain user
 	@LEONARDO_TEST_DRIVERS="$(DRIVERS)" $(VENV)/bin/python -m pytest -q tests/sandbox
 
-bundle: setup ## All that a cluster without a network needs, in one folder with digests: TO=dir ROWS=file MODELS="qwen35_2b" WHEELS=dir
-	@$(LEONARDO) launch bundle "$(TO)" --site $(SITE) --driver $(DRIVER) $(if $(ROWS),--rows "$(ROWS)") $(foreach model,$(MODELS),--model $(model)) $(if $(WHEELS),--wheels "$(WHEELS)")
+bundle: setup ## All that a cluster without a network needs, in one folder with digests: TO=dir ROWS=file MODELS="qwen35_2b" FOLDERS="name=dir" WHEELS=dir
+	@$(LEONARDO) launch bundle "$(TO)" --site $(SITE) --driver $(DRIVER) $(if $(ROWS),--rows "$(ROWS)") $(foreach model,$(MODELS),--model $(model)) $(foreach folder,$(FOLDERS),--model-folder "$(folder)") $(if $(UPSTREAM),--upstream "$(UPSTREAM)") $(if $(WHEELS),--wheels "$(WHEELS)")
 
 unbundle: setup ## Verify a bundle and put it where SITE looks for it: FROM=dir SITE=leonardo; then upstream-env
 	@$(LEONARDO) launch unbundle "$(FROM)" --site $(SITE) --driver $(DRIVER)

@@ -33,7 +33,7 @@ from leonardo.assets.bundleform import (
 from leonardo.assets.manifest import ManifestEntry, SetUpRecord
 from leonardo.assets.progress import BuildProgress
 from leonardo.assets.store import AssetStore
-from leonardo.errors import InputError
+from leonardo.errors import FailureClass, InfrastructureError, InputError
 from leonardo.files import require_writable, sha256_bytes, sha256_file, write_atomic
 
 
@@ -105,6 +105,7 @@ def read_bundle(store: AssetStore, source: Path, progress: BuildProgress | None 
     new = tasks = 0
     if not source.is_file():
         raise InputError(f"{source} is no file", "Name a bundle: make assets-bundle makes one")
+    require_writable(store.root)
     making = store.root / "making" / "bundle"
     making.mkdir(parents=True, exist_ok=True)
     try:
@@ -133,6 +134,12 @@ def read_bundle(store: AssetStore, source: Path, progress: BuildProgress | None 
         raise InputError(
             f"{source} is no bundle, or damaged ({error}); {len(seen)} of {len(members)} members are in the store",
             "Fetch it again; unpacking goes on from there",
+        ) from error
+    except OSError as error:
+        raise InfrastructureError(
+            f"{store.root}: {error.strerror}; {len(seen)} of {len(members)} members of {source} are in it",
+            "Make room there or make it writable; unpacking goes on from there",
+            FailureClass.SPACE,
         ) from error
     finally:
         shutil.rmtree(making, ignore_errors=True)

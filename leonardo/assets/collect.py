@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from leonardo.assets.manifest import SetUpRecord, read_manifest
+from leonardo.assets.manifest import SetUpRecord, damaged_manifest, read_manifest
 from leonardo.assets.store import AssetStore
 from leonardo.errors import InputError
 from leonardo.files import write_json
@@ -82,13 +82,29 @@ def find_garbage(store: AssetStore, keep: Collection[str] | None = None) -> Garb
     )
 
 
+def _require_manifest(store: AssetStore) -> None:
+    """Without a whole one all that there is would look like garbage. Raises InputError."""
+    path = store.root / "manifest.json"
+    if (damaged := damaged_manifest(path)) is not None:
+        raise InputError(
+            f"{damaged} is damaged, and what it referred to would go: nothing is removed",
+            "Build the rows that are to stay (what is there is not built again), then remove that file",
+        )
+    if not path.exists() and store.archives.stored():
+        raise InputError(
+            f"{store.root} has layers and no manifest.json: nothing is removed",
+            "Build the rows that are to stay (what is there is not built again), or remove the store",
+        )
+
+
 def collect(store: AssetStore, keep: Collection[str] | None = None) -> Garbage:
     """Remove what nothing refers to. Returns what was removed; an unpacked layer that is in use stays with its archive.
 
     Raises:
-        InputError: a build or a run works on the store.
+        InputError: a build or a run works on the store, or its manifest is damaged or gone. Nothing is removed then.
     """
     with _nobody_else(store):
+        _require_manifest(store)
         garbage = find_garbage(store, keep)
         unpacked = {digest: size for digest, size in garbage.unpacked.items() if store.cache.remove(digest)}
         used = garbage.unpacked.keys() - unpacked.keys()

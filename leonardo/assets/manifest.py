@@ -105,16 +105,41 @@ def manifest_digest(entries: Iterable[ManifestEntry]) -> str:
 
 def read_manifest(path: Path) -> dict[str, dict[str, Any]]:
     """The entries of a manifest file, by task digest; none where there is no such file, or not any more."""
-    try:
-        tasks = json.loads(path.read_text())["tasks"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}
-    return tasks if isinstance(tasks, dict) else {}
+    return _entries(path) or {}
+
+
+def damaged_manifest(path: Path) -> Path | None:
+    """The file that is no manifest any more, or what a build put aside of it; None where neither is there.
+
+    What it referred to is no garbage.
+    """
+    if path.exists() and _entries(path) is None:
+        return path
+    return _aside(path) if _aside(path).exists() else None
 
 
 def update_manifest(path: Path, entries: Iterable[ManifestEntry]) -> None:
-    """Put ``entries`` into the manifest file, in the place of older entries of the same tasks."""
+    """Put ``entries`` into the manifest file, in the place of older entries of the same tasks.
+
+    One that is damaged is put aside: a manifest without its tasks must not look like all that there is.
+    """
     known = read_manifest(path)
+    if damaged_manifest(path) == path:
+        path.replace(_aside(path))
     for entry in entries:
         known[entry.task_digest] = asdict(entry) | {"prepared": entry.prepared}
     write_json(path, {"tasks": known})
+
+
+def _entries(path: Path) -> dict[str, dict[str, Any]] | None:
+    """None where it holds none."""
+    try:
+        tasks = json.loads(path.read_text())["tasks"]
+        whole = all({"image", "base"} <= entry.keys() and "key" in entry["set_up"] for entry in tasks.values())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+    return dict(tasks) if whole else None
+
+
+def _aside(path: Path) -> Path:
+    return path.with_suffix(f"{path.suffix}.damaged")

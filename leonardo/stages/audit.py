@@ -50,7 +50,7 @@ def audit_command(
     root = settings.cache / "assets"
     become_subreaper()
     with open_driver(driver_name) as driver, ConsoleProgress(console) as progress:
-        for folder in (out_path.parent, root):
+        for folder in (out_path.parent, root, *((runs,) if runs is not None else ())):
             require_writable(folder)
         reports, pins = run_audit(tasks, AssetStore(root, driver, settings), driver, jobs=jobs, progress=progress)
     update_verdicts(root / FILE, [report.verdict for report in reports if report.verdict])

@@ -46,6 +46,29 @@ def test_all_is_kept_that_tasks_stand_on(opened: Open, tasks: list[Task]) -> Non
     assert all(opened().catalogue.builds(entry.set_up.key) == 1 for entry in entries)
 
 
+@pytest.mark.parametrize("text", ["junk", '{"tasks": {"x": 5}}', None])
+def test_without_a_whole_manifest_nothing_goes(opened: Open, tasks: list[Task], text: str | None) -> None:
+    """All would look like garbage; it is not until what has to stay was built again and the rest was put away."""
+    store = opened()
+    entries = store.build(tasks[:2])
+    store.close()
+    path = store.root / "manifest.json"
+    path.unlink()
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(InputError, match="nothing is removed"):
+        collect(store)
+    assert all(map(store.archives.is_whole, entries[0].set_up.layers))
+    again = opened()
+    assert again.build(tasks[:1])[0].prepared == entries[0].prepared
+    again.close()
+    if text is not None:
+        with pytest.raises(InputError, match=r"manifest\.json\.damaged is damaged"):
+            collect(store)
+        path.with_name("manifest.json.damaged").unlink()
+    assert collect(store).layers.keys() == set(entries[1].set_up.layers) - set(entries[0].set_up.layers)
+
+
 def test_what_is_not_asked_for_goes(opened: Open, tasks: list[Task]) -> None:
     store = opened()
     entries = store.build(tasks)
