@@ -7,7 +7,6 @@ from pathlib import Path
 
 from rich.console import Console
 
-from leonardo.assets.manifest import manifest_digest
 from leonardo.assets.progress import ConsoleProgress, say
 from leonardo.assets.store import AssetStore
 from leonardo.errors import FailureClass, InfrastructureError, InputError
@@ -26,6 +25,7 @@ from leonardo.rollout.sandboxes import TaskSandboxes
 from leonardo.sandbox.drivers import open_driver
 from leonardo.sandbox.pool import PoolSettings, SandboxPool
 from leonardo.site import load_site
+from leonardo.stages.evaluation_parts import entries_of, piece_of
 from leonardo.tasks.task import Task
 
 BOUNDS = {
@@ -55,6 +55,7 @@ class EndpointRun:
         concurrency: attempts at a time.
         record: the file to write; finished attempts stand in ``<name>-attempts.jsonl`` beside it.
         name: of the model in the record.
+        part: number, from 1, and count: which part of the tasks this process attempts.
     """
 
     endpoint: Endpoint
@@ -67,6 +68,7 @@ class EndpointRun:
     attempts: int = 1
     concurrency: int = 8
     seed: int = EVALUATION_SEED
+    part: tuple[int, int] = (1, 1)
 
 
 def evaluate_endpoint(
@@ -84,17 +86,12 @@ def evaluate_endpoint(
     settings = replace(run.settings, live=run.concurrency, threads=run.concurrency)
     with open_driver(driver_name) as driver, ConsoleProgress(console) as bar:
         store = AssetStore(known.cache / "assets", driver, known)
-        entries = store.build(tasks, jobs=jobs, progress=bar)
-        if failed := [entry for entry in entries if entry.failure is not None]:
-            raise InputError(
-                f"{len(failed)} of {len(tasks)} tasks cannot be prepared, such as {failed[0].task_id} "
-                f"({failed[0].failure}: {failed[0].set_up.reason})",
-                "Select others; leonardo audit writes the ids of those that serve",
-            )
+        entries = entries_of(store, tasks, bar, jobs=jobs, verify=run.part == (1, 1))
+        piece = piece_of(tasks, entries, *run.part)
         pins = evaluation_pins(
             settings,
             driver=driver.name,
-            assets=manifest_digest(entries),
+            assets=piece.assets,
             temperature=run.temperature,
             top_p=run.top_p,
         ) | {"interface": f"chat-completions, calls read by {_READERS[run.endpoint.calls]}"}
@@ -106,13 +103,14 @@ def evaluate_endpoint(
             attempts = _Attempts(run, settings, client, TaskSandboxes(store, pool), journal, bar)
             record = evaluate(
                 attempts.run,
-                tasks,
+                piece.tasks,
                 attempts=run.attempts,
                 seed=run.seed,
                 pins=pins,
                 model=run.name,
                 output=run.record,
                 to_trajectory=lambda attempt: attempt.trajectory,
+                part=piece.part,
             )
         say(console, f"{attempts.resumed} attempts were finished before; {client.retried} calls were made again")
     return record

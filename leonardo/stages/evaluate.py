@@ -12,7 +12,7 @@ from rich.table import Table
 
 from leonardo.assets.progress import say
 from leonardo.errors import InputError
-from leonardo.options import DriverName, First, Ids, IdsFile, Out, Sample, SiteName
+from leonardo.options import DriverName, First, Ids, IdsFile, Out, Sample, Shard, SiteName
 from leonardo.stages.evaluate_power import power_command
 from leonardo.stages.policies_commands import (
     Attempts,
@@ -98,6 +98,7 @@ def run_command(
     ids: Ids = "",
     ids_file: IdsFile = None,
     sample: Sample = None,
+    shard: Shard = "",
     attempts: Attempts = 1,
     concurrency: Annotated[int, typer.Option(min=1, help="Attempts at a time.")] = 8,
     bounds: Annotated[str, typer.Option(help="Bounds of an episode: reference or desk.")] = "reference",
@@ -118,8 +119,9 @@ def run_command(
     out: Out = Path("out"),
 ) -> None:
     """A policy behind chat completions, in our sandboxes and harness; writes a record. After a kill it goes on."""
-    from leonardo.assets.selection import select, words
+    from leonardo.assets.selection import parse_shard, select, words
     from leonardo.evaluation.chat import Endpoint
+    from leonardo.evaluation.parts import part_name
     from leonardo.evaluation.verdict import interval_points, percent
     from leonardo.rollout.families import load_family
     from leonardo.stages.endpoint import BOUNDS, EndpointRun, evaluate_endpoint
@@ -129,17 +131,20 @@ def run_command(
         raise InputError(f"--bounds {bounds} --calls {calls}", f"Bounds: {', '.join(BOUNDS)}; calls: native, text")
     chosen = select(read_tasks(tasks), first=first, ids=words(ids), ids_file=ids_file, sample=sample)
     changed = {"steps": turns, "turn_tokens": turn_tokens, "context_tokens": context_tokens}
+    part = parse_shard(shard) if shard else (1, 1)
+    called = part_name((name or model).replace("/", "-"), *part)
     run = EndpointRun(
         endpoint=Endpoint(endpoint, model, os.environ.get(key_variable, ""), calls, call_timeout, retries),
         settings=replace(BOUNDS[bounds], **{key: value for key, value in changed.items() if value is not None}),
         tool_format=load_family(family).tool_format,
-        record=record or out / f"evaluation-{(name or model).replace('/', '-')}.json",
+        record=record or out / f"evaluation-{called}.json",
         name=name or model,
         temperature=temperature,
         top_p=top_p,
         attempts=attempts,
         concurrency=concurrency,
         seed=seed,
+        part=part,
     )
     console = Console()
     made = evaluate_endpoint(run, chosen, site=site, driver_name=driver, jobs=jobs, console=console)

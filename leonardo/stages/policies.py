@@ -8,14 +8,13 @@ from typing import Any
 
 from rich.console import Console
 
-from leonardo.assets.manifest import ManifestEntry, manifest_digest
 from leonardo.assets.progress import ConsoleProgress, say
 from leonardo.assets.selection import parse_shard
 from leonardo.assets.store import AssetStore
 from leonardo.errors import InputError
 from leonardo.evaluation.evaluate import evaluate, tasks_digest
 from leonardo.evaluation.harness import EVALUATION_SEED, evaluation_pins
-from leonardo.evaluation.parts import join_files, part_files, part_name, positions_of
+from leonardo.evaluation.parts import join_files, part_files, part_name
 from leonardo.evaluation.records import EvaluationRecord, Part, read_record
 from leonardo.files import require_writable
 from leonardo.rollout.atif import to_atif
@@ -24,6 +23,7 @@ from leonardo.rollout.sandboxes import TaskSandboxes
 from leonardo.sandbox.drivers import open_driver
 from leonardo.sandbox.pool import PoolSettings, SandboxPool
 from leonardo.site import load_site
+from leonardo.stages.evaluation_parts import entries_of, piece_of
 from leonardo.tasks.task import Task
 
 _GIB = 1 << 30
@@ -110,28 +110,22 @@ def evaluate_policies(
     records = []
     with open_driver(driver_name) as driver, ConsoleProgress(console) as bar:
         store = AssetStore(known.cache / "assets", driver, known, most_unpacked=int(run.unpacked * _GIB))
-        entries = _entries(store, tasks, bar)
+        entries = entries_of(store, tasks, bar)
         loaded: tuple[Checkpoint, Any, str] | None = None
         for checkpoint, number in run.pieces():
-            places = positions_of(number, run.parts, len(tasks))
-            chosen = [tasks[place] for place in places]
-            whole = {"tasks": tasks_digest(tasks), "assets": manifest_digest(entries)}
-            part = None
-            if run.parts > 1:
-                part = Part(number=number, count=run.parts, positions=places, total=len(tasks), whole=whole)
-            assets = manifest_digest([entries[place] for place in places])
-            pins = evaluation_pins(run.settings, driver=driver.name, assets=assets)
+            piece = piece_of(tasks, entries, number, run.parts)
+            pins = evaluation_pins(run.settings, driver=driver.name, assets=piece.assets)
             if loaded is None or loaded[0] != checkpoint:
                 sampler = Sampler.load(checkpoint.folder, PartialState().device)
                 loaded = checkpoint, sampler, digest_of_weights(sampler.model.state_dict())
             _, sampler, weights = loaded
             path = run.record(checkpoint.name, number)
-            wanted = {**pins, "tasks": tasks_digest(chosen), "attempts": run.attempts, "seed": run.seed}
-            if (there := _there(path, weights, wanted, part)) is not None:
+            wanted = {**pins, "tasks": tasks_digest(piece.tasks), "attempts": run.attempts, "seed": run.seed}
+            if (there := _there(path, weights, wanted, piece.part)) is not None:
                 bar.note(f"{path.name}: there already")
                 records.append(there)
                 continue
-            bar.start(len(chosen) * run.attempts, path.stem.removeprefix("evaluation-"))
+            bar.start(len(piece.tasks) * run.attempts, path.stem.removeprefix("evaluation-"))
             pool = SandboxPool(PoolSettings(run.settings.live, ahead=run.settings.threads), driver=driver)
             with pool:
                 sandboxes = TaskSandboxes(store, pool)
@@ -139,7 +133,7 @@ def evaluate_policies(
                 records.append(
                     evaluate(
                         roll,
-                        chosen,
+                        piece.tasks,
                         attempts=run.attempts,
                         seed=run.seed,
                         pins=pins,
@@ -148,7 +142,7 @@ def evaluate_policies(
                         output=path,
                         to_trajectory=partial(to_atif, model=checkpoint.name),
                         progress=lambda done, total: bar.advance(),
-                        part=part,
+                        part=piece.part,
                     )
                 )
     return records
@@ -181,21 +175,6 @@ def put_together(folder: Path, names: Sequence[str], console: Console) -> list[P
     if failures:
         raise InputError("; ".join(failures), "Evaluate what is missing again: launch evaluate with the same --folder")
     return made
-
-
-def _entries(store: AssetStore, tasks: Sequence[Task], bar: ConsoleProgress) -> list[ManifestEntry]:
-    """What all tasks were built into. What is not there is built, by one job while the others wait."""
-    found = [store.entry(task) for task in tasks]
-    entries = [entry for entry in found if entry is not None]
-    if len(entries) < len(tasks):
-        entries = store.build(tasks, progress=bar)
-    if failed := [entry for entry in entries if entry.failure is not None]:
-        raise InputError(
-            f"{len(failed)} of {len(tasks)} tasks cannot be prepared, such as {failed[0].task_id} "
-            f"({failed[0].failure}: {failed[0].set_up.reason})",
-            "Select others; leonardo audit writes the ids of those that serve",
-        )
-    return entries
 
 
 def _there(path: Path, weights: str, pins: dict[str, Any], part: Part | None) -> EvaluationRecord | None:

@@ -17,6 +17,7 @@ from leonardo.errors import InfrastructureError, InputError
 from leonardo.evaluation import EvaluationRecord, compare, read_record
 from leonardo.evaluation import chat as chat_module
 from leonardo.evaluation.chat import Endpoint
+from leonardo.evaluation.parts import join_files, part_files
 from leonardo.rollout.formats import QWEN3_XML
 from leonardo.rollout.prompts import FORMAT_ERROR, SUBMIT_COMMAND, SYSTEM_PROMPT
 from leonardo.rollout.tool_calls import render_tool_call
@@ -105,6 +106,20 @@ def test_base_and_trained_are_compared_as_on_the_desk(tmp_path, run):
     with serving(solver) as server:
         trained = run(server, name="trained", record=tmp_path / "trained.json")
     assert compare(base, trained).difference.value == 1.0
+
+
+def test_parts_give_the_record_of_one_piece(tmp_path, run):
+    with serving(solver) as server:
+        whole = run(server, count=3, attempts=2)
+        for number in (1, 2):
+            run(
+                server, count=3, attempts=2, part=(number, 2), record=tmp_path / f"evaluation-m-part-{number}-of-2.json"
+            )
+    assert len(server.requests) == 24  # two turns an attempt, in parts as in one piece
+    joined = join_files(part_files(tmp_path, "m"), tmp_path / "joined.json")
+    own = {"seconds": 0.0, "trajectories": ""}
+    assert joined.model_copy(update=own) == whole.model_copy(update=own)
+    assert joined.pins["interface"].startswith("chat-completions")
 
 
 @pytest.mark.parametrize(
