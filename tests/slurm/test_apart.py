@@ -19,6 +19,7 @@ from leonardo.jobs import slurm
 from leonardo.jobs.collect import collect
 from leonardo.jobs.folder import events
 from leonardo.jobs.plan import JobPlan, Resources
+from leonardo.jobs.unpacked import read_unpacked
 from leonardo.sandbox.driver import Driver
 from leonardo.site import load_site
 from leonardo.tasks.task import Task
@@ -112,6 +113,22 @@ def test_exit_code_and_cleaning(counting: Callable[..., JobPlan], tmp_path: Path
     found = collect(plan.folder, plan.folder.parent / "ledger.jsonl")
     assert found["figures"]["exit_code"] == 7 and found["figures"]["tasks"] == 1
     assert found["reason"] == "exit code 7; the log ends: the trainer has had enough"
+
+
+def test_layers_are_unpacked_where_sandboxes_are(counting: Callable[..., JobPlan], tmp_path: Path) -> None:
+    """Ahead, on the nodes that are for them; the trainer's have no use for layers."""
+    rows = tmp_path / "rows.jsonl"
+    rows.touch()
+    site = tmp_path / "site.yaml"
+    site.write_text(SITE.format(cache=tmp_path / "cache", shared=tmp_path, bases="  {}"))
+    plan = counting(30)
+    there = {"LEONARDO_SITE": str(site), "LEONARDO_NODE_CACHE": f"/tmp/node/{tmp_path.name}"}
+    plan = replace(plan, unpacked=rows, environment={**plan.environment, **there})
+    (state,) = wait_for(queue(plan), ended)
+    (log,) = plan.folder.glob("slurm-*.log")
+    assert (state.name, state.exit_code) == ("COMPLETED", 0), log.read_text()
+    (said,) = read_unpacked(plan.folder).items()
+    assert said[0] == "node2" and "manifest.json" in said[1]["reason"]  # there is no store, and the job goes on
 
 
 def test_requeue_with_resume(counting: Callable[..., JobPlan], tmp_path: Path) -> None:
