@@ -1,11 +1,15 @@
-"""The locks of upstream's environment, and what its script says where it cannot go on. Nothing is installed."""
+"""The locks of upstream's environment, what its script says where it cannot go on, and two packages installed by it."""
 
 import os
 import re
+import shutil
 import subprocess
+import zipfile
 from pathlib import Path
 
 import pytest
+
+from leonardo.files import sha256_file
 
 PROJECT = Path(__file__).parents[1]
 ENVIRONMENTS = PROJECT / "launch" / "environments"
@@ -81,3 +85,49 @@ def test_missing_package_is_said_in_a_few_lines(tmp_path: Path) -> None:
         assert "No matching distribution found" in result.stderr
         assert result.stderr.splitlines()[-1].startswith("upstream-env: failed:")
         assert not (tmp_path / "venv" / ".ready").exists()
+
+
+def _wheel(folder: Path, name: str, text: str) -> str:
+    """A wheel of one module; returns its line of a lock."""
+    path, about = folder / f"{name}-1.0-py3-none-any.whl", f"{name}-1.0.dist-info"
+    files = {
+        f"{name}.py": text,
+        f"{about}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n",
+        f"{about}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    files[f"{about}/RECORD"] = "".join(f"{file},,\n" for file in (*files, f"{about}/RECORD"))
+    with zipfile.ZipFile(path, "w") as archive:
+        for file, content in files.items():
+            archive.writestr(file, content)
+    return f"{name}==1.0 \\\n    --hash=sha256:{sha256_file(path)}\n"
+
+
+def test_installs_from_a_folder_without_a_network(tmp_path: Path) -> None:
+    """A lock of two packages: installed from their wheels alone, by their hashes; another wheel of that name is not."""
+    checkout, wheels = tmp_path / "checkout", tmp_path / "wheels"
+    for folder in (checkout / "tools", checkout / "launch/environments", wheels):
+        folder.mkdir(parents=True)
+    shutil.copy(PROJECT / "tools/upstream-env.sh", checkout / "tools")
+    (checkout / "leonardo").symlink_to(PROJECT / "leonardo")
+    lock = _wheel(wheels, "first", "value = 1") + _wheel(wheels, "second", "value = 2")
+    (checkout / "launch/environments/upstream-trial.txt").write_text(lock)
+    sealed = ["unshare", "--net"] if os.getuid() == 0 else []
+    if sealed and subprocess.run([*sealed, "true"]).returncode != 0:
+        sealed = []
+    command = [*sealed, str(checkout / "tools/upstream-env.sh"), "install"]
+
+    def install(venv: str) -> "subprocess.CompletedProcess[str]":
+        variables = {"VARIANT": "trial", "WHEELS": str(wheels), "VENV": str(tmp_path / venv)}
+        return subprocess.run(command, env=os.environ | variables, capture_output=True, text=True)
+
+    done = install("venv")
+    if "needs Python 3.12" in done.stderr:
+        pytest.skip("no Python 3.12 here")
+    assert done.returncode == 0, done.stderr
+    script = "import first, second, leonardo.hooks; print(first.value + second.value)"
+    assert subprocess.check_output([tmp_path / "venv/bin/python", "-c", script], text=True) == "3\n"
+    assert "ready already" in install("venv").stdout
+    _wheel(wheels, "second", "value = 3")
+    done = install("other")
+    assert done.returncode == 1 and "DO NOT MATCH THE HASHES" in done.stderr
+    assert not (tmp_path / "other/.ready").exists()
