@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -58,3 +59,9 @@ def test_what_is_no_name_does_not_get_into_a_script(option: str) -> None:
     result = CliRunner().invoke(launch_app, ["render", "smoke", "--site", "leonardo", option, "a\n#SBATCH --nodes=9"])
     assert isinstance(result.exception, InputError) and "is no name" in str(result.exception)
     assert "SBATCH" not in result.stdout
+
+
+@pytest.mark.usefixtures("cluster_variables")
+def test_a_title_is_one_line() -> None:
+    plan = replace(next(plans()), title="rows of\n#SBATCH --nodes=9")
+    assert render(plan).splitlines()[1] == "# rows of #SBATCH --nodes=9"

@@ -21,6 +21,7 @@ from leonardo.engine.upstream.checkpoint import to_upstream
 from leonardo.evidence import read
 from leonardo.gates.steps import read_records
 from leonardo.jobs.folder import read_plan
+from leonardo.jobs.unpacked import read_unpacked
 from leonardo.overlay.stack import read_stack, unpatched
 from leonardo.rollout.families import load_family
 from leonardo.settings import LAUNCH
@@ -173,3 +174,24 @@ def test_learner_and_engine_on_two_nodes(stage: Callable[..., Path], site: Path,
     assert not _left_over(run)
     figures = _judged(run, 2, starts=1)
     assert "node[1-2]" in figures["nodes"]
+
+
+def test_sandboxes_on_nodes_of_their_own(stage: Callable[..., Path], site: Path, places: tuple[str, ...]) -> None:
+    """The trainer on one kind of node; environments on the other, where their layers were unpacked ahead."""
+    known = yaml.safe_load(site.read_text())
+    pools = known["cluster"]["pools"]
+    pools["nodes"]["partition"] = "gpu"
+    pools["cpu"] = {"partition": "cpu", "cores": 8, "memory": 15, "tmp": "/tmp/node", "tmp_size": 3}
+    known["node_cache"] = "/tmp/node/layers"
+    site.write_text(yaml.safe_dump(known))
+    apart = ("--sandbox-pool", "cpu", "--sandbox-nodes", "1")
+    job, run = _submitted(stage(1, 2), "--site", site, *places, *apart)
+    (state,) = wait_for(job, ended, 560)
+    assert (state.name, state.exit_code) == ("COMPLETED", 0), _log(run)
+    assert not _left_over(run)
+    figures = _judged(run, 2, starts=1)
+    assert figures["node_count"] == 2
+    ((node, staged),) = read_unpacked(run).items()
+    assert node == "node2" and staged["layers"] == staged["wanted"] > 0, staged
+    on_node1 = subprocess.run(["srun", "-A", "project", "-w", "node1", "ls", "-A", "/tmp/node"], capture_output=True)
+    assert b"layers" not in on_node1.stdout  # no sandbox was ever there
