@@ -15,7 +15,7 @@ from pathlib import Path
 
 from leonardo.files import machine
 from leonardo.probes import gpus, host
-from leonardo.probes.probe import Result
+from leonardo.probes.probe import Result, healthy
 from leonardo.sandbox.drivers import survey
 
 
@@ -34,15 +34,14 @@ def main() -> int:
     if not given.alone:
         results += [probe() for probe in host.PROBES]
     drivers = {} if given.alone else survey()
-    missing = [result.id for result in results if result.state == "missing" and result.id != "user-namespaces"]
-    healthy = (given.alone or any(finding.serves for finding in drivers.values())) and not missing
+    well = healthy(results, given.alone or any(finding.serves for finding in drivers.values()))
     figures = {
         "drivers": {label: asdict(finding) for label, finding in drivers.items()},
         "findings": [asdict(result) for result in results],
     }
     pins = {"user": os.getuid(), "node": os.uname().nodename}
-    print(json.dumps({"ok": healthy, "figures": figures, "pins": pins, "machine": machine()}, indent=2))
-    return 0 if healthy else 1
+    print(json.dumps({"ok": well, "figures": figures, "pins": pins, "machine": machine()}, indent=2))
+    return 0 if well else 1
 
 
 if __name__ == "__main__":

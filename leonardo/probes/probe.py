@@ -1,6 +1,6 @@
 """A probe and what it finds."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -33,3 +33,11 @@ Probe = Callable[[], Result]
 def ok(name: str, what: str) -> Result:
     """There."""
     return Result(name, "ok", what)
+
+
+def healthy(results: Iterable[Result], serves: bool) -> bool:
+    """Nothing is missing and a driver of sandboxes serves.
+
+    Without user namespaces another driver may serve: what the drivers themselves say decides.
+    """
+    return serves and not any(result.state == "missing" and result.id != "user-namespaces" for result in results)

@@ -14,7 +14,7 @@ from leonardo.files import require_writable, write_verdict
 from leonardo.jobs import slurm
 from leonardo.jobs.space import space_findings
 from leonardo.probes import cluster, host
-from leonardo.probes.probe import Result, ok
+from leonardo.probes.probe import Result, healthy, ok
 from leonardo.sandbox.drivers import Finding, survey
 from leonardo.site import Site, load_site
 
@@ -57,16 +57,14 @@ def doctor_command(out_path: Path, site: str = "desk", *, node: bool = False, ac
     serving = [label for label, finding in drivers.items() if finding.serves]
     if not serving:
         console.print("No sandboxes can be run here. Allow user namespaces, or install Apptainer: make apptainer")
-    # without user namespaces another driver may serve; what the drivers themselves say decides
-    missing = [result.id for result in results if result.state == "missing" and result.id != "user-namespaces"]
-    healthy = bool(serving) and not missing
+    well = healthy(results, bool(serving))
     figures = {
         "drivers": {label: {"state": _state(finding), "note": finding.note} for label, finding in drivers.items()},
         "serving": serving,
         "findings": [asdict(result) for result in results],
     }
-    write_verdict(out_path, healthy, figures, {"site": known.name, "user": os.getuid(), "node": os.uname().nodename})
-    return 0 if healthy else 1
+    write_verdict(out_path, well, figures, {"site": known.name, "user": os.getuid(), "node": os.uname().nodename})
+    return 0 if well else 1
 
 
 def _results(site: Site, node: bool) -> Iterator[Result]:

@@ -15,7 +15,7 @@ from leonardo.cluster import ApptainerLimits, Cluster, Roots
 from leonardo.probes import cluster
 from leonardo.site import load_site
 from leonardo.stages.doctor import _space
-from tests.probes.worlds import Entered, World
+from tests.probes.worlds import Entered, World, stand_in
 
 
 @pytest.fixture
@@ -24,13 +24,6 @@ def leonardo() -> Cluster:
     found = load_site("leonardo").cluster
     assert found is not None
     return found
-
-
-def stand_in(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, script: str) -> None:
-    """A program first in PATH."""
-    (folder / name).write_text(f"#!/bin/sh\n{script}\n")
-    (folder / name).chmod(0o755)
-    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
 
 
 def test_no_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leonardo: Cluster) -> None:

@@ -12,24 +12,22 @@ import pytest
 
 from leonardo.probes import gpus
 from leonardo.probes.programs import run
+from tests.probes.worlds import stand_in
 
 PROJECT = Path(__file__).parents[2]
 
 
-def stand_in(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
-    """A program called nvidia-smi, first in PATH."""
-    program = folder / "nvidia-smi"
-    program.write_text(f"#!/bin/sh\n{script}\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
-
-
 def test_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As many as are wanted, or the number; a driver that is broken is quoted."""
-    stand_in(tmp_path, monkeypatch, "printf 'NVIDIA A100, 65536\\nNVIDIA A100, 65536\\n'")
+    stand_in(tmp_path, monkeypatch, "nvidia-smi", "printf 'NVIDIA A100, 65536\\nNVIDIA A100, 65536\\n'")
     assert gpus.gpus(2).what == "2: NVIDIA A100, 65536 MiB" and gpus.gpus(0).state == "ok"
     assert (gpus.gpus(4).state, gpus.gpus(4).what) == ("missing", "2 of 4")
-    stand_in(tmp_path, monkeypatch, "echo 'Failed to initialize NVML: Driver/library version mismatch' >&2; exit 18")
+    stand_in(
+        tmp_path,
+        monkeypatch,
+        "nvidia-smi",
+        "echo 'Failed to initialize NVML: Driver/library version mismatch' >&2; exit 18",
+    )
     assert gpus.gpus(1).what == "0 of 1 (Failed to initialize NVML: Driver/library version mismatch)"
     assert gpus.gpus(0).what == "none, and none are expected"
 

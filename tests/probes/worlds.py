@@ -104,6 +104,13 @@ mount --rbind /mnt /dev
 umount -R -l /mnt"""
 
 
+def stand_in(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, script: str) -> None:
+    """Put a shell script into ``folder`` that is the first program of that name in PATH."""
+    (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+    (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
+
+
 class Entered:
     """Enters worlds. ``folder``: readable by all, for a copy of the project and homes."""
 
