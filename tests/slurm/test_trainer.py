@@ -138,7 +138,7 @@ def _judged(run: Path, updates: int, starts: int) -> dict[str, Any]:
     assert figures["rollouts_after_update"] > 0
     for pin in ("patches", "upstream", "packages", "driver", "base_policy"):
         assert verdict["pins"][pin], pin
-    assert verdict["pins"]["data"]["tasks"] and (run / "report.html").is_file()
+    assert verdict["pins"]["data"]["tasks"] and (run / "index.html").is_file()
     entries = read(run.parent / "ledger.jsonl")
     assert [entry.name for entry in entries] == ["job reproduce-small-desk-in-a-job-upstream", "reproduce-small"]
     leonardo("collect", run)
