@@ -58,7 +58,7 @@ def user_namespaces() -> Result:
         "user-namespaces",
         "missing",
         f"cannot be made ({why})",
-        "no driver of ours; only a set-uid Apptainer can run sandboxes",
+        "no driver serves: Apptainer's need one, too, and a set-uid Apptainer was never tried",
         "Ask for user.max_user_namespaces > 0, and kernel.apparmor_restrict_unprivileged_userns = 0 on Ubuntu",
     )
 
@@ -227,6 +227,6 @@ def _mapped(wanted: identities.Identities) -> str:
                 said = run(program, str(one.pid), *map(str, ids))
                 if not said.well:
                     return f"{program} fails ({said.words})"
-    except OSError as error:
-        return f"no user namespace can be made ({error.strerror})"
+    except OSError:
+        return "no user namespace can be made"
     return ""

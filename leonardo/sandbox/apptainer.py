@@ -7,6 +7,7 @@ flavour, where there is no user namespace to enter.
 
 import contextlib
 import os
+import re
 import select
 import shutil
 import signal
@@ -348,8 +349,8 @@ def real_folders() -> list[str]:
 
 
 def last_line(text: str) -> str:
-    """The last line that is not empty, without Apptainer's level word."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    """The last line that is not empty, without Apptainer's level word and colours."""
+    lines = [line.strip() for line in re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines() if line.strip()]
     return lines[-1].removeprefix("FATAL:").strip() if lines else ""
 
 

@@ -16,6 +16,10 @@ VARIABLE = "LEONARDO_DRIVER"
 """Environment variable that names the driver where the caller leaves the choice open."""
 
 
+REMEDY = "Allow user namespaces; where a security module grants them to Apptainer alone, install it: make apptainer"
+"""Where no driver serves. Every one of them needs a user namespace, also Apptainer's."""
+
+
 @dataclass(frozen=True)
 class Refusal:
     """A driver that cannot serve here, and why, in one line."""
@@ -116,7 +120,7 @@ def choose(name: str = "auto") -> Choice:
         return Choice(driver, tuple(refusals), tuple(janitor.clean(driver.discard)))
     raise InfrastructureError(
         f"no sandboxes can be run here ({'; '.join(map(str, refusals))})",
-        "Allow user namespaces, or install Apptainer: make apptainer",
+        REMEDY,
         FailureClass.KERNEL_FEATURE,
     )
 

@@ -15,7 +15,7 @@ from leonardo.jobs import slurm
 from leonardo.jobs.space import space_findings
 from leonardo.probes import cluster, host
 from leonardo.probes.probe import Result, healthy, ok
-from leonardo.sandbox.drivers import Finding, survey
+from leonardo.sandbox.drivers import REMEDY, Finding, survey
 from leonardo.site import Site, load_site
 
 _WORDS = {
@@ -56,7 +56,7 @@ def doctor_command(out_path: Path, site: str = "desk", *, node: bool = False, ac
         console.print(f"{label}{note}", markup=False, highlight=False, soft_wrap=True)
     serving = [label for label, finding in drivers.items() if finding.serves]
     if not serving:
-        console.print("No sandboxes can be run here. Allow user namespaces, or install Apptainer: make apptainer")
+        console.print(f"No sandboxes can be run here. {REMEDY}", highlight=False, soft_wrap=True)
     well = healthy(results, bool(serving))
     figures = {
         "drivers": {label: {"state": _state(finding), "note": finding.note} for label, finding in drivers.items()},

@@ -64,6 +64,17 @@ def test_no_user_namespaces(entered: Entered, user: str) -> None:
     assert any(driver.serves for driver in served.values()), served
 
 
+@pytest.mark.parametrize("user", USERS)
+def test_forbidden_user_namespaces(entered: Entered, user: str) -> None:
+    """Where the calls are refused no driver serves, Apptainer's among them: its being there is no way out."""
+    labels = ("namespaces", "apptainer-holder", "namespaces-one-id", "namespaces-fuse", "apptainer")
+    found, served = entered.look(World(refuses=("namespaces",)), user, ("user-namespaces", "many-ids"), labels)
+    assert found["user-namespaces"].state == "missing" and "not permitted" in found["user-namespaces"].what
+    assert (found["many-ids"].what == "no user namespace can be made") == (user == "plain")
+    assert not any(driver.serves for driver in served.values())
+    assert all(driver.note and "\x1b" not in driver.note for driver in served.values()), served
+
+
 @pytest.mark.usefixtures("kernel_with_fuse")
 @pytest.mark.parametrize("user", USERS)
 def test_no_overlay(entered: Entered, user: str, tiny_root_archive: Path) -> None:

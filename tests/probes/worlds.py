@@ -146,6 +146,16 @@ class Entered:
             base: a root's archive, on which each driver runs ``script``.
             script: a command.
         """
+        for _ in range(3):
+            found, served = self._look(world, user, probes, drivers, base, script)
+            # the filter of a world that refuses may be interrupted by a signal, which no mount is
+            if not any("Interrupted system call" in driver.note + driver.outcome for driver in served.values()):
+                break
+        return found, served
+
+    def _look(
+        self, world: World, user: str, probes: tuple[str, ...], drivers: tuple[str, ...], base: Path | None, script: str
+    ) -> tuple[dict[str, Result], dict[str, Served]]:
         asked = json.dumps([probes, drivers, str(self.readable(base)) if base else "", script])
         done = self.run(world, user, self.python, "-c", _ASK, asked)
         line = next((line for line in done.stdout.splitlines() if line.startswith("said:")), None)
