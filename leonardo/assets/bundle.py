@@ -77,6 +77,7 @@ def write_bundle(
         return members
     part = target.with_name(f"{target.name}.part")
     position, done = _whole_part(part, every)
+    _require_room(target, sum(member.size for member in every[done:]))
     if done:
         progress.note(f"{part} has {done} of {len(sources)} members: going on")
     with part.open("r+b" if done else "wb") as stream:
@@ -98,6 +99,7 @@ def read_bundle(store: AssetStore, source: Path, progress: BuildProgress | None 
 
     Raises:
         InputError: it is no bundle, is damaged, or ends early; says how many members are in the store by now.
+        InfrastructureError: the store is full or cannot be written to, likewise.
     """
     progress = progress or BuildProgress()
     members: dict[str, Member] = {}
@@ -149,6 +151,16 @@ def read_bundle(store: AssetStore, source: Path, progress: BuildProgress | None 
             "Fetch the rest of it; unpacking goes on from there",
         )
     return Brought(len(members), new, tasks)
+
+
+def _require_room(target: Path, size: int) -> None:
+    free = shutil.disk_usage(target.parent).free
+    if size > free:
+        raise InfrastructureError(
+            f"{target.parent} has {free / 1e6:,.0f} MB free, and the bundle needs {size / 1e6:,.0f} more",
+            "Make room there, or name another file",
+            FailureClass.SPACE,
+        )
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------

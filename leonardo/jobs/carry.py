@@ -13,6 +13,7 @@
 Both ways go on where they were interrupted: what is there and whole is passed over.
 """
 
+import errno
 import json
 import os
 import shutil
@@ -134,14 +135,23 @@ def _place(source: Path, target: Path, sha256: str | None) -> bool:
         try:
             os.link(source, part)
         except OSError:  # another file system, or another's file
-            shutil.copyfile(source, part)
-            with part.open("rb+") as stream:
-                os.fsync(stream.fileno())
+            _copy(source, part)
         part.replace(target)
     except BaseException:
         part.unlink(missing_ok=True)
         raise
     return True
+
+
+def _copy(source: Path, target: Path) -> None:
+    try:
+        shutil.copyfile(source, target)
+        with target.open("rb+") as stream:
+            os.fsync(stream.fileno())
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):  # which names the source
+            raise OSError(error.errno, error.strerror, str(target.parent)) from error
+        raise
 
 
 def _files(place: Path) -> Iterator[Path]:

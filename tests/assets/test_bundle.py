@@ -1,7 +1,9 @@
 import io
 import json
+import shutil
 import tarfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -9,7 +11,7 @@ from leonardo.assets.bundle import CONTENTS, read_bundle, write_bundle
 from leonardo.assets.manifest import ManifestEntry
 from leonardo.assets.plan import BuildSettings
 from leonardo.assets.store import AssetStore
-from leonardo.errors import InputError
+from leonardo.errors import InfrastructureError, InputError
 from leonardo.files import sha256_bytes
 from leonardo.sandbox.driver import Driver
 from leonardo.site import Site
@@ -236,6 +238,15 @@ def test_what_is_not_of_the_form(
         read_bundle(elsewhere, _archive(tmp_path / "b.tar", *members))
     assert words in str(caught.value) and "\n" not in str(caught.value)
     assert not list(elsewhere.root.glob("bases/*")) and not elsewhere.archives.stored()
+
+
+def test_a_full_disk_is_told_before_the_work(built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its size: what is free is made up."""
+    store, entries = built
+    monkeypatch.setattr(shutil, "disk_usage", lambda place: SimpleNamespace(free=1000))
+    with pytest.raises(InfrastructureError, match=r"has 0 MB free, and the bundle needs \d+ more"):
+        write_bundle(store, entries, tmp_path / "b.tar")
+    assert not list(tmp_path.glob("b.tar*"))
 
 
 def test_what_is_no_place_for_a_bundle(built: Built, elsewhere: AssetStore, tmp_path: Path) -> None:
