@@ -26,6 +26,7 @@ def repairs_page(records: Iterable[Diagnosis], rules: Sequence[Rule]) -> str:
         "| symptom | class | rows hit | repair | rule | before | after |",
         "|---|---|---|---|---|---|---|",
     ]
+    needless = []
     for rule in rules:
         hit = [record for record in with_rules if rule.name in record.rules]
         if not hit:
@@ -35,6 +36,10 @@ def repairs_page(records: Iterable[Diagnosis], rules: Sequence[Rule]) -> str:
         classes = ", ".join(f"{name} {count}" for name, count in sorted(failed.items())) or "-"
         cells = [rule.symptom, classes, str(len(hit)), rule.repair, f"`{rule.name}`", _passed(earlier), _passed(hit)]
         lines.append(_row(cells))
+        if len(earlier) == len(hit) and all(record.passed for record in earlier):
+            needless.append(f"`{rule.name}`")
+    if needless:
+        lines += ["", f"Every row passed without them here, too: {', '.join(needless)} (docs/compat.md says why)."]
     unused = [f"`{rule.name}`" for rule in rules if not any(rule.name in record.rules for record in with_rules)]
     if unused:
         lines += ["", f"No row here needed: {', '.join(unused)}."]

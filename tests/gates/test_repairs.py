@@ -27,6 +27,14 @@ def test_a_repair_nobody_ran_without() -> None:
     assert row.endswith("| not run | 1 of 1 pass |")
 
 
+def test_a_rule_without_which_every_row_passes_is_said() -> None:
+    passing = replace(SUDO_BEFORE, passed=True, failure=None, reason="")
+    said = "Every row passed without them here, too: `sudo-as-root@1`"
+    assert rows_of(repairs_page([passing, SUDO], load_rules()), said)
+    assert not rows_of(repairs_page([SUDO_BEFORE, SUDO], load_rules()), said)
+    assert not rows_of(repairs_page([passing, SUDO, replace(SUDO, task_id="t2")], load_rules()), said)  # not run
+
+
 def test_the_newest_record_of_a_row_counts() -> None:
     newer = replace(SUDO, passed=False, failure=FailureClass.SET_UP)
     (row,) = rows_of(repairs_page([SUDO, newer], load_rules()), "| `sudo-as-root@1` |")
