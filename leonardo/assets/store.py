@@ -250,8 +250,12 @@ class AssetStore:
         plan = self._plan(task)
         if isinstance(plan, SetUpRecord):
             raise InputError(f"Task {task.id}: {plan.reason}")
-        self.root.mkdir(parents=True, exist_ok=True)
-        return self._adapted(plan, task, self._base(plan.image, lambda text: None))
+        try:
+            base = self._known_base(plan.image)  # a store of others' may be read only
+        except InfrastructureError:
+            self.root.mkdir(parents=True, exist_ok=True)
+            base = self._base(plan.image, lambda text: None)
+        return self._adapted(plan, task, base)
 
     def _entry(self, task: Task, plan: Plan | SetUpRecord, record: SetUpRecord) -> ManifestEntry:
         image = plan.image if isinstance(plan, Plan) else task.image

@@ -242,3 +242,13 @@ def test_unpacked_deltas_go_when_nobody_uses_them(
 
     assert [number_of(task) for task in (*tasks, *tasks)] == ["0\n", "1\n", "2\n"] * 2
     assert bounded.cache.evictions >= 4
+
+
+def test_what_rules_make_of_a_task_is_read_from_a_store_that_cannot_be_written(
+    store: AssetStore, site: Site, driver: Driver, make_task: MakeTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = make_task("echo 1 > /one")
+    store.build([task])
+    again = AssetStore(store.root, driver, site)
+    monkeypatch.setattr(again, "_locked", lambda name: pytest.fail("a lock is a file"))
+    assert again.adapted(task).image == "tiny:1"
