@@ -1,5 +1,6 @@
 """What the machine itself sees in an unpacked layer, as root of the ids that the layer belongs to."""
 
+import os
 import shlex
 import subprocess
 import tempfile
@@ -47,6 +48,8 @@ def _run(folder: Path, command: str, variables: Mapping[str, str] = {}) -> tuple
     environment = {**_ENVIRONMENT, **variables}
     with tempfile.TemporaryFile() as output:
         try:
+            if os.geteuid() == 0 == folder.stat().st_uid:  # unpacked with one id only: no other root may read it
+                raise NoContainerRootError
             exit_code = containerroot.run(words, output, timeout=_PATIENCE, environment=environment, reach=[folder])
         except NoContainerRootError:  # the layers are the caller's own then
             done = subprocess.run(words, stdout=output, stderr=output, env=environment, timeout=_PATIENCE, check=False)
