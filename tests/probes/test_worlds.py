@@ -2,6 +2,7 @@
 the finding suggests has been done. docs/doctor.md lists which suggestion is tried by which test."""
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -23,12 +24,20 @@ def namespaces(most: int) -> World:
 
 
 @pytest.fixture
+def mapping_programs() -> None:
+    """Skips where there are none."""
+    if shutil.which("newuidmap") is None or shutil.which("newgidmap") is None:
+        pytest.skip("newuidmap and newgidmap are not installed (package uidmap)")
+
+
+@pytest.fixture
 def kernel_with_fuse() -> None:
     """Skips where the kernel has none."""
     if "fuse" not in Path("/proc/filesystems").read_text():
         pytest.skip("this kernel has no FUSE")
 
 
+@pytest.mark.usefixtures("mapping_programs")
 @pytest.mark.parametrize("user", USERS)
 def test_nothing_is_missing(entered: Entered, user: str) -> None:
     """The machine as it is: what this kernel and this machine are known to have, by other means."""
@@ -120,6 +129,7 @@ def test_unpacked_bases_do_without_fuse(entered: Entered, tiny_root_archive: Pat
 _WITHOUT = "mount --bind /dev/null $(command -v {})"
 
 
+@pytest.mark.usefixtures("mapping_programs")
 @pytest.mark.parametrize(
     ("world", "words"),
     [
@@ -145,6 +155,7 @@ def test_one_id(entered: Entered, world: World, words: str, tiny_root_archive: P
         assert not served["namespaces"].serves
 
 
+@pytest.mark.usefixtures("mapping_programs")
 @pytest.mark.parametrize("user", USERS)
 def test_many_ids(entered: Entered, user: str, tiny_root_archive: Path) -> None:
     """With the range that is asked for ``chown`` works; root needs none."""
