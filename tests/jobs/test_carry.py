@@ -5,6 +5,8 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -168,6 +170,38 @@ def test_a_place_that_is_full(bundle: Path, options: str, words: str) -> None:
         pytest.skip("this root may not mount")
     assert done.returncode == 1 and done.stdout == "" and words in done.stderr, done
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_killed_at_any_time_it_goes_on(tmp_path: Path) -> None:
+    """What has its name is whole, whenever the copying was killed; in the end all is there, and nothing else."""
+    other = Path("/dev/shm")
+    if not other.is_dir() or other.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("no second file system to copy to")
+    (tmp_path / "wheels").mkdir()
+    for number in range(40):
+        (tmp_path / "wheels" / f"{number:02}.whl").write_bytes(bytes([number]) * 2_000_000)
+    carry.add(tmp_path / "bundle", tmp_path / "wheels", "wheels")
+    files = carry.seal(tmp_path / "bundle", quiet)
+    with tempfile.TemporaryDirectory(dir=other) as shared:
+        place = f"from pathlib import Path; from leonardo.jobs import carry; b = Path({str(tmp_path / 'bundle')!r})"
+        command = [
+            sys.executable,
+            "-c",
+            f"{place}; print(flush=True); carry.place(b, Path({shared!r}), carry._contents(b))",
+        ]
+        seen = []
+        for wait in (0.005, 0.02, 0.04, 0.06):
+            process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": PROJECT}, stdout=subprocess.PIPE)
+            assert process.stdout is not None and process.stdout.readline() == b"\n"
+            time.sleep(wait)
+            process.kill()
+            process.communicate()
+            there = {path for path in Path(shared).rglob("*.whl") if not path.name.startswith(".")}
+            assert all(path.read_bytes() == bytes([int(path.stem)]) * 2_000_000 for path in there)
+            seen.append(len(there))
+        assert seen == sorted(seen) and seen[0] < 40
+        assert carry.place(tmp_path / "bundle", Path(shared), files, quiet) == 40 - seen[-1]
+        assert {path.name for path in Path(shared, "wheels").iterdir()} == {f"{number:02}.whl" for number in range(40)}
 
 
 def test_a_place_that_is_a_file(bundle: Path, tmp_path: Path) -> None:
