@@ -43,6 +43,7 @@ def test_submit_follow_collect(count: Count) -> None:
     job = queue(plan)
     wait_for(job, running)
     assert f"job {job}: running on node" in look(plan.folder).line()
+    (ran_on,) = (state.nodes for state in slurm.states(job))
     with pytest.raises(InputError, match="is running"):
         collect(plan.folder, plan.folder.parent / "ledger.jsonl")
     wait_for(job, ended)
@@ -51,6 +52,8 @@ def test_submit_follow_collect(count: Count) -> None:
     assert seen.log is not None and "count 10" in seen.log.read_text()
     found = collect(plan.folder, plan.folder.parent / "ledger.jsonl")
     assert found["ok"] and found["figures"] == {
+        "nodes": ran_on,
+        "node_count": 1,
         "exit_code": 0,
         "state": "COMPLETED",
         "restarts": 0,

@@ -21,7 +21,7 @@ def leonardo() -> Cluster:
 
 def test_well(leonardo: Cluster) -> None:
     """Answers, with the site's partitions."""
-    assert cluster.scheduler().what == "partitions boost_usr_prod, dcgp_usr_prod, test"
+    assert cluster.scheduler().what == "partitions boost_usr_prod, cpu, dcgp_usr_prod, gpu, test"
     assert cluster.partitions(leonardo).state == "ok"
 
 

@@ -184,7 +184,7 @@ def test_sandboxes_on_nodes_of_their_own(stage: Callable[..., Path], site: Path,
     pools["cpu"] = {"partition": "cpu", "cores": 8, "memory": 15, "tmp": "/tmp/node", "tmp_size": 3}
     known["node_cache"] = "/tmp/node/layers"
     site.write_text(yaml.safe_dump(known))
-    apart = ("--sandbox-pool", "cpu", "--sandbox-nodes", "1")
+    apart = ("--pool", "nodes", "--sandbox-pool", "cpu", "--sandbox-nodes", "1")
     job, run = _submitted(stage(1, 2), "--site", site, *places, *apart)
     (state,) = wait_for(job, ended, 560)
     assert (state.name, state.exit_code) == ("COMPLETED", 0), _log(run)
