@@ -7,6 +7,7 @@
     environment.txt  the packages of the project's environment, name==version
     lock.json        whose the folder is: the job's id; removed by ``collect`` when the job has ended
     events.jsonl     what the script noted: started, told to stop, queued again, ended with which code
+    events-<n>.jsonl of jobs before, where this one goes on in their folder
     ended*.json      the main step's exit code
     slurm-*.log      output
     evidence.json    what ``collect`` made of it
@@ -27,6 +28,9 @@ from leonardo.files import write_atomic, write_json
 from leonardo.jobs.plan import JobPlan
 
 PLAN, SCRIPT, LOCK, EVENTS, ENVIRONMENT = "job.json", "job.sh", "lock.json", "events.jsonl", "environment.txt"
+
+
+_EARLIER = "events-*.jsonl"
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,7 @@ def write_folder(plan: JobPlan, script: str) -> Path:
     """
     plan.folder.mkdir(parents=True, exist_ok=True)
     _take(plan.folder)
+    _set_aside(plan.folder)
     write_json(plan.folder / PLAN, plan.as_json())
     write_atomic(plan.folder / ENVIRONMENT, "".join(f"{line}\n" for line in packages()))
     for name, text in plan.files.items():
@@ -95,10 +100,26 @@ def read_plan(folder: Path) -> dict[str, Any]:
         raise InputError(f"{folder} is no job's folder ({PLAN} cannot be read)", "Name one below runs/") from error
 
 
+def _set_aside(folder: Path) -> None:
+    """The events of a job before this one, which goes on in its folder, are kept under another name."""
+    if (folder / EVENTS).is_file():
+        (folder / EVENTS).rename(folder / f"events-{len(list(folder.glob(_EARLIER))) + 1}.jsonl")
+
+
+def earlier_events(folder: Path) -> Iterator[Event]:
+    """What the scripts of jobs before noted, which this one goes on from."""
+    for path in sorted(folder.glob(_EARLIER)):
+        yield from _events(path)
+
+
 def events(folder: Path) -> Iterator[Event]:
     """What the script noted, oldest first; a line that was cut short is passed over."""
+    yield from _events(folder / EVENTS)
+
+
+def _events(path: Path) -> Iterator[Event]:
     try:
-        lines = (folder / EVENTS).read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
         return
     for line in lines:

@@ -22,7 +22,7 @@ from leonardo.gates.criteria import Finding, apply
 from leonardo.gates.signal import signal_figures
 from leonardo.gates.steps import read_records
 from leonardo.hooks.sandbox import drivers_of
-from leonardo.jobs.folder import Event, events
+from leonardo.jobs.folder import Event, earlier_events, events
 from leonardo.jobs.offline import model_findings
 from leonardo.stages.launch_basis import basis_of
 from leonardo.stages.launch_note import PACKAGES, SUBMITTED, Note, read_note
@@ -125,7 +125,7 @@ def _figures(folder: Path, job: dict[str, Any], note: Note) -> dict[str, Any]:
     records = read_records(folder / STEPS)
     saved = saved_models(folder / CHECKPOINT)
     own = job["figures"]
-    hours = sum(_running(list(events(folder)))) / 3600
+    hours = sum(_running([*earlier_events(folder), *events(folder)])) / 3600
     return signal_figures(records) | {
         "engine": "upstream",
         "exit_code": own["exit_code"],

@@ -11,7 +11,7 @@ import pytest
 from leonardo.errors import InputError
 from leonardo.jobs import slurm
 from leonardo.jobs.arrive import missing, shortcomings
-from leonardo.jobs.folder import events, holder, note_job, read_plan, release, write_folder
+from leonardo.jobs.folder import earlier_events, events, holder, note_job, read_plan, release, write_folder
 from leonardo.jobs.plan import JobPlan, Resources
 from leonardo.jobs.space import parse_quota
 from leonardo.jobs.step import code_of
@@ -36,6 +36,18 @@ def test_a_folder_has_one_owner(plan: JobPlan) -> None:
     release(plan.folder)
     assert holder(plan.folder) is None
     write_folder(plan, "")
+
+
+def test_a_job_that_goes_on_in_a_folder_has_its_own_events(plan: JobPlan) -> None:
+    """What the job before noted is set aside, or its end would be taken for this one's."""
+    whole = {"time": "t", "job": "1", "task": "", "restart": 0, "event": "ended", "code": 0}
+    for job in ("1", "2"):
+        write_folder(plan, "")
+        release(plan.folder)
+        assert not list(events(plan.folder))
+        (plan.folder / "events.jsonl").write_text(json.dumps(whole | {"job": job}) + "\n")
+    assert [event.job for event in earlier_events(plan.folder)] == ["1"]
+    assert [event.job for event in events(plan.folder)] == ["2"]
 
 
 def test_no_folder_of_a_job(tmp_path: Path) -> None:
