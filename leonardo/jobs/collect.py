@@ -10,11 +10,9 @@ from leonardo.errors import InputError
 from leonardo.files import write_json
 from leonardo.gates.steps import read_records
 from leonardo.jobs import slurm
-from leonardo.jobs.folder import PLAN, Event, events, read_plan, release
+from leonardo.jobs.folder import EVIDENCE, PLAN, Event, events, read_plan, release
 from leonardo.jobs.follow import last_lines, stage_folder, steps_file
 from leonardo.jobs.unpacked import read_unpacked
-
-EVIDENCE = "evidence.json"
 
 _LINES = 12
 

@@ -7,7 +7,7 @@
     environment.txt  the packages of the project's environment, name==version
     lock.json        whose the folder is: the job's id; removed by ``collect`` when the job has ended
     events.jsonl     what the script noted: started, told to stop, queued again, ended with which code
-    events-<n>.jsonl of jobs before, where this one goes on in their folder
+    events-<n>.jsonl, evidence-<n>.json: of jobs before, where this one goes on in their folder
     ended*.json      the main step's exit code
     slurm-*.log      output
     evidence.json    what ``collect`` made of it
@@ -27,6 +27,7 @@ from leonardo.errors import InputError
 from leonardo.files import write_atomic, write_json
 from leonardo.jobs.plan import JobPlan
 
+EVIDENCE = "evidence.json"
 PLAN, SCRIPT, LOCK, EVENTS, ENVIRONMENT = "job.json", "job.sh", "lock.json", "events.jsonl", "environment.txt"
 
 
@@ -101,9 +102,11 @@ def read_plan(folder: Path) -> dict[str, Any]:
 
 
 def _set_aside(folder: Path) -> None:
-    """The events of a job before this one, which goes on in its folder, are kept under another name."""
-    if (folder / EVENTS).is_file():
-        (folder / EVENTS).rename(folder / f"events-{len(list(folder.glob(_EARLIER))) + 1}.jsonl")
+    """Events and evidence of a job before this one, which goes on in its folder, are kept under other names."""
+    number = len(list(folder.glob(_EARLIER))) + 1
+    for path in (folder / EVENTS, folder / EVIDENCE):
+        if path.is_file():
+            path.rename(path.with_stem(f"{path.stem}-{number}"))
 
 
 def earlier_events(folder: Path) -> Iterator[Event]:

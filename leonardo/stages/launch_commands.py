@@ -212,9 +212,8 @@ def collect(
     from rich.console import Console
 
     from leonardo.evidence import LEDGER
-    from leonardo.jobs.collect import EVIDENCE
     from leonardo.jobs.collect import collect as collect_job
-    from leonardo.jobs.folder import read_plan
+    from leonardo.jobs.folder import EVIDENCE, read_plan
     from leonardo.stages.launch_arrays import RECORDS
     from leonardo.stages.policies import put_together
 

@@ -46,8 +46,11 @@ def test_a_job_that_goes_on_in_a_folder_has_its_own_events(plan: JobPlan) -> Non
         release(plan.folder)
         assert not list(events(plan.folder))
         (plan.folder / "events.jsonl").write_text(json.dumps(whole | {"job": job}) + "\n")
-    assert [event.job for event in earlier_events(plan.folder)] == ["1"]
-    assert [event.job for event in events(plan.folder)] == ["2"]
+    (plan.folder / "evidence.json").touch()
+    write_folder(plan, "")
+    assert not (plan.folder / "evidence.json").exists()
+    assert [event.job for event in earlier_events(plan.folder)] == ["1", "2"]
+    assert (plan.folder / "evidence-2.json").exists()
 
 
 def test_no_folder_of_a_job(tmp_path: Path) -> None:
