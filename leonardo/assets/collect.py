@@ -140,7 +140,7 @@ def _bases(store: AssetStore) -> dict[str, int]:
 def _nobody_else(store: AssetStore) -> Iterator[None]:
     """Hold the lock that builders and whoever has handed out states share."""
     with ExitStack() as held:
-        stream = held.enter_context(store.user_lock.open("w"))
+        stream = held.enter_context(store.locks.users.open("w"))
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:

@@ -14,21 +14,21 @@ Everything appears whole or not at all, is believed only when its content is wha
 is made again.
 """
 
-import fcntl
 import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from leonardo.assets.archives import Archives
 from leonardo.assets.bases import Base, Bases
 from leonardo.assets.cache import LayerCache
 from leonardo.assets.catalogue import Catalogue
 from leonardo.assets.compat import Adaptation, Rule, adapt, lacking, load_rules, rules_digest
+from leonardo.assets.locks import StoreLocks
 from leonardo.assets.manifest import ManifestEntry, SetUpRecord, read_manifest, update_manifest
 from leonardo.assets.nodelayers import NodeLayers, layers_folder
 from leonardo.assets.nodestates import NodeStates
@@ -82,6 +82,7 @@ class AssetStore:
         builder: str = MAIN,
     ) -> None:
         self.root = root
+        self.locks = StoreLocks(root)
         self._driver = driver
         self._builder = builder
         self._making = root / "making" / builder
@@ -93,7 +94,7 @@ class AssetStore:
         self.archives = Archives(root / "layers", self.catalogue, self._making)
         folder = layers_folder(site.node_cache or root / "unpacked", driver)
         self.cache = LayerCache(folder, driver.remove, most_unpacked)
-        self._layers = NodeLayers(driver, self.archives, self.cache, self._be_user)
+        self._layers = NodeLayers(driver, self.archives, self.cache, self.locks.use)
         self._node_states = NodeStates(site.node_cache, root)
         slots = "" if builder == MAIN else f"{builder}-"
         self._rules = load_rules() if rules is None else tuple(rules)
@@ -105,7 +106,6 @@ class AssetStore:
         self._prepared: dict[str, PreparedState] = {}
         self._built: dict[str, dict[str, Any]] = {}
         self._lock = threading.Lock()
-        self._use: TextIO | None = None
 
     # --- building -----------------------------------------------------------------------------------------------------
 
@@ -193,7 +193,7 @@ class AssetStore:
 
     def add_to_manifest(self, entries: Iterable[ManifestEntry]) -> None:
         """Put entries into the manifest, whoever else does at the same time."""
-        with self._locked("manifest"):
+        with self.locks.alone("manifest"):
             update_manifest(self.root / "manifest.json", entries)
 
     def outlook(self, tasks: Sequence[Task]) -> tuple[list[str], list[str]]:
@@ -285,48 +285,17 @@ class AssetStore:
     @contextmanager
     def turn(self, progress: BuildProgress) -> Iterator[None]:
         """Hold this builder's lock, and remove what one that was killed left unfinished."""
-        self._be_user()
-        with self._locked(f"builder-{self._builder}", progress):
+        self.locks.use()
+        with self.locks.alone(f"builder-{self._builder}", progress):
             shutil.rmtree(self._making, ignore_errors=True)
             try:
                 yield
             finally:
                 shutil.rmtree(self._making, ignore_errors=True)
 
-    @contextmanager
-    def _locked(self, name: str, progress: BuildProgress | None = None) -> Iterator[None]:
-        path = self.root / "locks" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("w") as stream:
-            try:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if progress:
-                    progress.note(f"another build works on {self.root}: waiting for it")
-                fcntl.flock(stream, fcntl.LOCK_EX)
-            yield
-
-    @property
-    def user_lock(self) -> Path:
-        """Shared by whoever builds or has handed out states; who removes things must have it alone."""
-        return self.root / "locks" / "users"
-
-    def _be_user(self) -> None:
-        with self._lock:
-            if self._use is None:
-                with suppress(OSError):
-                    self.user_lock.parent.mkdir(parents=True, exist_ok=True)
-                    self.user_lock.touch()
-                with suppress(FileNotFoundError):  # a store that nobody can write to has nothing removed
-                    self._use = self.user_lock.open()
-                    fcntl.flock(self._use, fcntl.LOCK_SH)
-
     def close(self) -> None:
         """Let others remove things. May be called twice; what is asked for later begins anew."""
-        with self._lock:
-            if self._use is not None:
-                self._use.close()
-                self._use = None
+        self.locks.release()
         self.catalogue.close()
 
     # --- handing out --------------------------------------------------------------------------------------------------
@@ -345,7 +314,7 @@ class AssetStore:
 
     def stack(self, entry: ManifestEntry) -> LayerStack:
         """The layers of a state that was built, unpacked on this node."""
-        self._be_user()
+        self.locks.use()
         record, base = entry.set_up, self.root / "bases" / f"{entry.base}.tar"
         return self._layers.stack(base, entry.base, record.layers, entry.environment, record.own)
 
@@ -354,7 +323,7 @@ class AssetStore:
         """:meth:`prepared`, and its layers stay unpacked during the block: the cache removes what nobody uses."""
         base, entry, _ = self._found(task)
         record = entry.set_up
-        self._be_user()
+        self.locks.use()
         with self._layers.using(base.archive, base.digest, record.layers, entry.environment, record.own) as stack:
             yield PreparedState(entry.prepared, stack)
 
@@ -394,7 +363,7 @@ class AssetStore:
         if digest not in self._built:
             self._built = self._node_states.read()
         if digest not in self._built:
-            self._be_user()
+            self.locks.use()
             entries = read_manifest(self.root / "manifest.json").values()
             self._built = {entry["prepared"]: entry for entry in entries if entry.get("prepared")}
         entry = self._built.get(digest)
@@ -405,7 +374,7 @@ class AssetStore:
     def _base(self, image: str, note: Callable[[str], None]) -> Base:
         with self._lock:
             if image not in self._known_bases:
-                with self._locked("bases"):
+                with self.locks.alone("bases"):
                     offline = self._settings.offline
                     self._known_bases[image] = self._bases.known(image) if offline else self._bases.get(image, note)
             return self._known_bases[image]

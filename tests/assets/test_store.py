@@ -250,5 +250,5 @@ def test_what_rules_make_of_a_task_is_read_from_a_store_that_cannot_be_written(
     task = make_task("echo 1 > /one")
     store.build([task])
     again = AssetStore(store.root, driver, site)
-    monkeypatch.setattr(again, "_locked", lambda name: pytest.fail("a lock is a file"))
+    monkeypatch.setattr(again.locks, "alone", lambda name: pytest.fail("a lock is a file"))
     assert again.adapted(task).image == "tiny:1"
