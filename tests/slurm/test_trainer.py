@@ -189,8 +189,8 @@ def test_sandboxes_on_nodes_of_their_own(stage: Callable[..., Path], site: Path,
     (state,) = wait_for(job, ended, 560)
     assert (state.name, state.exit_code) == ("COMPLETED", 0), _log(run)
     assert not _left_over(run)
-    figures = _judged(run, 2, starts=1)
-    assert figures["node_count"] == 2
+    _judged(run, 2, starts=1)
+    assert json.loads((run / "evidence.json").read_text())["figures"]["node_count"] == 2
     ((node, staged),) = read_unpacked(run).items()
     assert node == "node2" and staged["layers"] == staged["wanted"] > 0, staged
     on_node1 = subprocess.run(["srun", "-A", "project", "-w", "node1", "ls", "-A", "/tmp/node"], capture_output=True)
