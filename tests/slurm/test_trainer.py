@@ -178,6 +178,7 @@ def test_learner_and_engine_on_two_nodes(stage: Callable[..., Path], site: Path,
 
 def test_sandboxes_on_nodes_of_their_own(stage: Callable[..., Path], site: Path, places: tuple[str, ...]) -> None:
     """The trainer on one kind of node; environments on the other, where their layers were unpacked ahead."""
+    path = stage(1, 2)
     known = yaml.safe_load(site.read_text())
     pools = known["cluster"]["pools"]
     pools["nodes"]["partition"] = "gpu"
@@ -185,7 +186,7 @@ def test_sandboxes_on_nodes_of_their_own(stage: Callable[..., Path], site: Path,
     known["node_cache"] = "/tmp/node/layers"
     site.write_text(yaml.safe_dump(known))
     apart = ("--pool", "nodes", "--sandbox-pool", "cpu", "--sandbox-nodes", "1")
-    job, run = _submitted(stage(1, 2), "--site", site, *places, *apart)
+    job, run = _submitted(path, "--site", site, *places, *apart)
     (state,) = wait_for(job, ended, 560)
     assert (state.name, state.exit_code) == ("COMPLETED", 0), _log(run)
     assert not _left_over(run)
