@@ -1,11 +1,13 @@
 """A job as an sbatch script: ``launch/templates/job.sh.j2``, filled in. The same plan gives the same bytes."""
 
 import json
+import re
 import shlex
 from collections.abc import Iterator
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from leonardo.errors import InputError
 from leonardo.hooks.placement import SANDBOX_RESOURCE, SANDBOXES_A_NODE
 from leonardo.jobs.plan import JobPlan, Resources
 from leonardo.settings import LAUNCH
@@ -29,8 +31,20 @@ SHARD = "{shard}"
 """In a command of an array: which part of how many."""
 
 
+_NO_OPTION = re.compile(r"""[\s"'`\\#$]|[^\w!-~]""")
+"""What an ``#SBATCH`` line would end at, split at, or have read as something else. (``$`` is none either, but for what
+stands for a variable that is not set here.)"""
+
+_VARIABLE = re.compile(r"\$\{?\w+\}?")
+"""One that is not set here and stands in the script by its name; ``launch check`` finds it."""
+
+
 def render(plan: JobPlan) -> str:
-    """The script. Lines that a person should read are one option each."""
+    """The script. Lines that a person should read are one option each.
+
+    Raises:
+        InputError: a name or folder cannot stand in an ``#SBATCH`` line; says which.
+    """
     asked = plan.resources
     environment = Environment(
         loader=FileSystemLoader(LAUNCH / "templates"),
@@ -42,7 +56,7 @@ def render(plan: JobPlan) -> str:
     environment.filters["quote"] = lambda value: shlex.quote(str(value))
     text: str = environment.get_template(_TEMPLATE).render(
         plan=plan,
-        options=list(_options(plan)),
+        options=[_whole(option) for option in _options(plan)],
         variables=sorted({**_OFFLINE, **plan.environment}.items()),
         nodes=asked.nodes,
         cores=asked.cores,
@@ -62,6 +76,16 @@ def render(plan: JobPlan) -> str:
         command=list(_lines(plan)),
     )
     return text
+
+
+def _whole(option: str) -> str:
+    """``option`` as it is. Raises InputError where sbatch or the shell would read something else."""
+    odd = _NO_OPTION.search(_VARIABLE.sub("", option))
+    folder = option.removeprefix("--output=").rpartition("/")[0] if option.startswith("--output=") else ""
+    if odd or "%" in folder:  # in a log's name sbatch puts something else for a %
+        sign = repr(odd.group() if odd else "%")
+        raise InputError(f"{option!r} cannot stand in a job's script: it has a {sign}", "Take a plainer name")
+    return option
 
 
 def _options(plan: JobPlan) -> Iterator[str]:

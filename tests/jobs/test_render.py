@@ -62,6 +62,21 @@ def test_what_is_no_name_does_not_get_into_a_script(option: str) -> None:
 
 
 @pytest.mark.usefixtures("cluster_variables")
+@pytest.mark.parametrize(
+    "odd", ["a\ntouch x", "a b", "a'b", 'a"b', "$(touch x)", "`touch x`", "a#b", "a\\b", "a\x00b", "a%jb"]
+)
+def test_a_name_that_sbatch_reads_as_something_else_is_refused(odd: str) -> None:
+    """An ``#SBATCH`` line is split at blanks and ends at a line break: what follows that is run by the job's shell."""
+    plan = next(plans())
+    with pytest.raises(InputError, match="cannot stand in a job's script"):
+        render(replace(plan, folder=plan.folder.parent / odd))
+    if "%" not in odd:
+        with pytest.raises(InputError, match="cannot stand in a job's script"):
+            render(replace(plan, resources=replace(plan.resources, account=odd)))
+    assert render(replace(plan, folder=plan.folder.parent / "größe+1,a=b"))
+
+
+@pytest.mark.usefixtures("cluster_variables")
 def test_a_title_is_one_line() -> None:
     plan = replace(next(plans()), title="rows of\n#SBATCH --nodes=9")
     assert render(plan).splitlines()[1] == "# rows of #SBATCH --nodes=9"
