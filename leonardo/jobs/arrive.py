@@ -49,16 +49,16 @@ def shortcomings(asked: dict[str, Any], scratch: Path) -> Iterator[str]:
 
 
 def _make_ready(run: Path) -> None:
-    """Take away what a trainer that was killed left, and say from where this one goes on; by the first node."""
+    """Set aside what a trainer that was killed left, and say from where this one goes on; by the first node."""
     if os.environ.get("SLURM_PROCID", "0") != "0":
         return
     from leonardo.engine.upstream.own import STATE, remove_stale_locks
-    from leonardo.engine.upstream.state import drop_unfinished, saved_state
+    from leonardo.engine.upstream.state import mend_state, saved_state
 
     if compiled := os.environ.get("TORCH_EXTENSIONS_DIR"):
         remove_stale_locks(Path(compiled))
-    for name in drop_unfinished(run / STATE):
-        print(f"job: state {name} was not saved to its end, and is removed", flush=True)
+    for line in mend_state(run / STATE):
+        print(f"job: {line}", flush=True)
     state, steps = saved_state(run / STATE), run / "steps.jsonl"
     if state:
         print(f"job: going on from state {state}", flush=True)

@@ -1,32 +1,52 @@
-"""What upstream's trainer saves: models, and its state. The state from which upstream's trainer goes on: DeepSpeed's folders ``global_step<n>``, and ``latest``, which names one.
+"""What upstream's trainer saves: models, and its state.
+
+A state is one of DeepSpeed's folders ``global_step<n>``, beside ``latest``, which names one.
 
 The trainer goes on from what ``latest`` names. Where a save was interrupted, upstream takes the folder with the most
-files, which may be the one that is not whole, and ends if there is none.
+files, which may be the one that is not whole, and ends if there is none. Nothing that was saved is removed here: what
+stands in the way is renamed.
 """
 
 import re
 import shutil
+import zipfile
+from collections.abc import Iterator
 from pathlib import Path
+
+from leonardo.files import write_atomic
+
+LATEST = "latest"
 
 _COMPLETE = ".checkpoint_complete"
 """The file that the trainer writes last into a model that it saves."""
 
+_ASIDE = "set-aside-"
 
-def drop_unfinished(folder: Path) -> list[str]:
-    """Remove what an interrupted save left: folders after the one that ``latest`` names; all of it where none is named.
 
-    Returns:
-        The names of what was removed.
+def mend_state(folder: Path) -> Iterator[str]:
+    """Leave in ``folder`` what the trainer can go on from, and yield a line for each thing that is done about it.
+
+    Folders after the one that ``latest`` names are set aside: the save was interrupted. Where ``latest`` names none, it
+    is written anew for the newest state that is whole; where none is, the whole folder is set aside, since upstream
+    wants no folder where there is no state. What is set aside lies beside ``folder``, until something else is.
     """
-    saved = sorted((int(path.name[len("global_step") :]), path) for path in folder.glob("global_step*") if _is_one(path))
-    named = _latest(folder)
-    kept = [number for number, path in saved if path.name == named]
-    removed = [path for number, path in saved if not kept or number > kept[0]]
-    for path in removed:
-        shutil.rmtree(path, ignore_errors=True)
-    if not kept and folder.is_dir():  # upstream wants no folder where there is no state
-        shutil.rmtree(folder, ignore_errors=True)
-    return [path.name for path in removed]
+    if not folder.is_dir():
+        return
+    saved = {path.name: path for path in sorted(folder.glob("global_step*"), key=_step) if _is_one(path)}
+    named, earlier = _latest(folder), set(folder.parent.glob(f"{_ASIDE}*"))
+    if named not in saved:
+        wrong = f"names {named[:40]!r}, which is not there" if named else "cannot be read"
+        named = _newest_whole(list(saved.values()), (folder / LATEST).exists())
+        if named:
+            write_atomic(folder / LATEST, named)
+            yield f"{folder / LATEST} {wrong}: it is written anew, for {named}, the newest state that is whole"
+    if not named:
+        aside = _set_aside(folder, earlier)
+        yield f"{folder} names no state that is whole ({', '.join(saved) or 'it has none'}): set aside as {aside}"
+        return
+    for path in saved.values():
+        if _step(path) > _step(saved[named]):
+            yield f"state {path.name} was not saved to its end: set aside as {_set_aside(path, earlier, folder.parent)}"
 
 
 def saved_models(folder: Path) -> list[Path]:
@@ -42,11 +62,50 @@ def saved_state(folder: Path) -> str:
     return named if named and (folder / named).is_dir() else ""
 
 
+def _newest_whole(saved: list[Path], was_named: bool) -> str:
+    """The newest of ``saved``, oldest first, that has its files, as many as another, and each to its end.
+
+    How many files a state has is known from another one alone: a single one counts only where something had been
+    written in its name, which the trainer does last.
+    """
+    whole = [path for path in saved if _files_are_whole(path)]
+    most = max((len(_files(path)) for path in saved), default=0)
+    whole = [path for path in whole if len(_files(path)) == most]
+    return whole[-1].name if whole and (len(saved) > 1 or was_named) else ""
+
+
+def _files(state: Path) -> list[Path]:
+    return sorted(state.glob("*.pt"))
+
+
+def _files_are_whole(state: Path) -> bool:
+    """PyTorch writes ZIP archives, whose directory comes last."""
+    files = _files(state)
+    kinds = [any(path.stem.endswith(kind) for path in files) for kind in ("model_states", "optim_states")]
+    return all(kinds) and all(zipfile.is_zipfile(path) for path in files)
+
+
+def _set_aside(path: Path, earlier: set[Path], place: Path | None = None) -> str:
+    """Rename it; what was set aside at an earlier start goes, so that it stays bounded. Returns the new name."""
+    target = (place or path.parent) / f"{_ASIDE}{path.name}"
+    while earlier:
+        old = earlier.pop()
+        shutil.rmtree(old, ignore_errors=True)
+    return path.rename(target).name
+
+
 def _latest(folder: Path) -> str:
+    """What ``latest`` names; "" where it is not there, or holds no name."""
     try:
-        return (folder / "latest").read_text().strip()
-    except OSError:
+        named = (folder / LATEST).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError):
         return ""
+    return named if re.fullmatch(r"global_step\d+", named) else ""
+
+
+def _step(path: Path) -> int:
+    digits = path.name.removeprefix("global_step")
+    return int(digits) if digits.isdecimal() else -1
 
 
 def _is_one(path: Path) -> bool:

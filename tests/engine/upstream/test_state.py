@@ -1,32 +1,98 @@
 """What is left of a save that was interrupted, before the trainer starts again."""
 
+import zipfile
 from pathlib import Path
 
 import pytest
 
-from leonardo.engine.upstream.state import drop_unfinished, saved_state
+from leonardo.engine.upstream.state import mend_state, saved_state
+
+
+def save(place: Path, step: int, ranks: int = 2) -> Path:
+    """A state as DeepSpeed leaves it: for each rank, archives with the model's and the optimizer's part."""
+    folder = place / f"global_step{step}"
+    folder.mkdir(parents=True)
+    for rank in range(ranks):
+        for kind in ("model", "optim"):
+            with zipfile.ZipFile(folder / f"zero_pp_rank_{rank}_mp_rank_00_{kind}_states.pt", "w") as archive:
+                archive.writestr("data.pkl", f"{step}")
+    return folder
+
+
+def names(place: Path) -> list[str]:
+    """What is in a folder."""
+    return sorted(path.name for path in place.iterdir())
 
 
 @pytest.mark.parametrize(
-    ("folders", "latest", "removed", "state"),
+    ("latest", "aside", "state"),
     [
-        ((2, 9, 10), "global_step9", ["global_step10"], "global_step9"),
-        ((9, 10), "global_step10", [], "global_step10"),
-        ((2,), "", ["global_step2"], ""),
-        ((2, 3), "global_step7", ["global_step2", "global_step3"], ""),
-        ((), "", [], ""),
+        ("global_step9", ["set-aside-global_step10"], "global_step9"),
+        ("global_step10", [], "global_step10"),
     ],
 )
-def test_only_a_state_that_was_saved_to_its_end_is_gone_on_with(
-    tmp_path: Path, folders: tuple[int, ...], latest: str, removed: list[str], state: str
+def test_what_was_begun_after_the_named_state_is_set_aside(
+    tmp_path: Path, latest: str, aside: list[str], state: str
 ) -> None:
-    """Upstream ends where its folder is there and no state can be loaded: without one there is no folder either."""
+    """Only a state that was saved to its end is gone on with; the others are renamed, not removed."""
     place = tmp_path / "state"
-    for number in folders:
-        (place / f"global_step{number}").mkdir(parents=True)
-        (place / f"global_step{number}" / "rank.pt").write_text("x")
-    if latest:
-        (place / "latest").write_text(latest)
-    assert drop_unfinished(place) == removed
+    for step in (2, 9, 10):
+        save(place, step)
+    (place / "latest").write_text(latest)
+    lines = list(mend_state(place))
     assert saved_state(place) == state
-    assert place.exists() == bool(state)
+    assert names(tmp_path) == [*aside, "state"] and len(lines) == len(aside)
+    assert list(mend_state(place)) == []
+
+
+@pytest.mark.parametrize("latest", [b"", b"global_st", b"\0" * 14, b"global_step77", b"\xff\xfe", b"../elsewhere", None])
+@pytest.mark.parametrize("newest", ["whole", "cut", "short"])
+def test_a_damaged_name_costs_no_state(tmp_path: Path, latest: bytes | None, newest: str) -> None:
+    """It is written anew for the newest state that is whole, and that is said."""
+    place = tmp_path / "state"
+    for step in (2, 9, 10):
+        last = save(place, step)
+    file = next(last.glob("*optim*"))
+    if newest == "cut":
+        file.write_bytes(file.read_bytes()[:30])
+    elif newest == "short":
+        file.unlink()
+    if latest is not None:
+        (place / "latest").write_bytes(latest)
+    lines = list(mend_state(place))
+    state = "global_step10" if newest == "whole" else "global_step9"
+    assert saved_state(place) == state and state in lines[0] and "written anew" in lines[0]
+    kept = {*names(place), *(name.removeprefix("set-aside-") for name in names(tmp_path))}
+    assert {"global_step2", "global_step9", "global_step10"} <= kept
+
+
+@pytest.mark.parametrize(("latest", "state"), [(b"", "global_step5"), (None, "")])
+def test_a_single_state_counts_where_something_was_written_in_its_name(
+    tmp_path: Path, latest: bytes | None, state: str
+) -> None:
+    """Without ``latest`` its save may have been interrupted: it is set aside with its folder."""
+    place = tmp_path / "state"
+    save(place, 5)
+    if latest is not None:
+        (place / "latest").write_bytes(latest)
+    assert len(list(mend_state(place))) == 1
+    assert saved_state(place) == state and place.exists() == bool(state)
+    assert (tmp_path / "set-aside-state/global_step5").is_dir() == (not state)
+
+
+def test_what_is_set_aside_is_bounded(tmp_path: Path) -> None:
+    """What an earlier start set aside goes when something else is."""
+    place = tmp_path / "state"
+    for step in (2, 3, 4, 5):
+        save(place, step)
+        (place / "latest").write_text("global_step2")
+        list(mend_state(place))
+    assert names(tmp_path) == ["set-aside-global_step5", "state"]
+
+
+def test_no_state_at_all(tmp_path: Path) -> None:
+    """Nothing is made, and a folder that names no state is out of upstream's way."""
+    place = tmp_path / "state"
+    assert list(mend_state(place)) == [] and not place.exists()
+    place.mkdir()
+    assert len(list(mend_state(place))) == 1 and not place.exists()
