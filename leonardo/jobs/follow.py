@@ -1,7 +1,7 @@
 """What a job is doing: Slurm's word, the last event, the trainer's steps, the end of its output."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ class Look:
     Attributes:
         job: id; "" where it was never queued.
         states: Slurm's; one a task of an array; empty where Slurm knows the job no more.
+        awaited: Slurm's word on each job that it waits for, by id.
         last: event.
         steps: records written, and the last of them.
         log: the file with the output.
@@ -31,6 +32,7 @@ class Look:
     steps: int
     record: Any
     log: Path | None
+    awaited: dict[str, str] = field(default_factory=dict)
 
     @property
     def ended(self) -> bool:
@@ -54,6 +56,8 @@ class Look:
         first = self.states[0] if self.states else None
         if first is not None and first.reason and not first.ended:
             words.append(f"({first.reason})")
+        if self.awaited:
+            words.append(f"after {', '.join(f'job {job}: {state}' for job, state in self.awaited.items())}")
         if first is not None and first.nodes:
             words.append(f"on {first.nodes}")
         if self.last is not None:
@@ -68,6 +72,8 @@ def look(folder: Path) -> Look:
     plan = read_plan(folder)
     job = str(plan.get("job", ""))
     states = slurm.states(job) if job and slurm.available() else []
+    waiting = [state for state in states if state.name == "PENDING"]
+    awaited = {before: _word(slurm.states(before)) for state in waiting[:1] for before in state.after}
     noted = list(events(folder))
     steps = steps_file(folder, plan)
     records = list(read_records(steps)) if steps else []
@@ -79,7 +85,13 @@ def look(folder: Path) -> Look:
         steps=len(records),
         record=records[-1] if records else None,
         log=logs[-1] if logs else None,
+        awaited=awaited,
     )
+
+
+def _word(states: list[slurm.State]) -> str:
+    """What Slurm says of all tasks of a job."""
+    return ", ".join(sorted({state.name.lower() for state in states})) or "no longer known to Slurm"
 
 
 def steps_file(folder: Path, plan: dict[str, Any]) -> Path | None:

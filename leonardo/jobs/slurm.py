@@ -30,6 +30,7 @@ class State:
         exit_code: of the script; None while it is not known.
         restarts: how often it was queued again.
         nodes: where it runs.
+        after: jobs that it waits for.
     """
 
     job: str
@@ -38,6 +39,7 @@ class State:
     exit_code: int | None = None
     restarts: int = 0
     nodes: str = ""
+    after: tuple[str, ...] = ()
 
     @property
     def ended(self) -> bool:
@@ -153,6 +155,7 @@ def _from_squeue(entry: dict[str, Any]) -> State:
         exit_code=code if name in ENDED else None,
         restarts=_number(entry.get("restart_cnt")) or 0,
         nodes=entry.get("nodes") or "",
+        after=tuple(dict.fromkeys(re.findall(r":(\d+)", entry.get("dependency") or ""))),
     )
 
 

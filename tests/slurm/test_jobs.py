@@ -29,6 +29,11 @@ def counted(plan: JobPlan) -> dict:
     return json.loads((plan.folder / "count.json").read_text())
 
 
+def events_of(plan: JobPlan) -> list[str]:
+    """What happened to the job, in words."""
+    return [event.event for event in events(plan.folder)]
+
+
 def until(seen: Callable[[], bool], seconds: float = 30.0) -> None:
     """Wait."""
     deadline = time.monotonic() + seconds
@@ -84,6 +89,7 @@ def test_chain(count: Count) -> None:
     jobs = [queue(first)]
     for plan in (second, third, fourth):
         jobs.append(queue(plan, jobs[-1]))
+    assert f"after job {jobs[2]}: pending" in look(fourth.folder).line()
     for job, name in zip(jobs, ["COMPLETED", "COMPLETED", "FAILED", "CANCELLED"], strict=True):
         assert [state.name for state in wait_for(job, ended)] == [name]
     ends = [[event.time for event in events(plan.folder)] for plan in (first, second, third)]
@@ -119,6 +125,40 @@ def test_cancel(count: Count) -> None:
     )
 
 
+def test_cancel_while_nodes_are_checked(count: Count, tmp_path: Path) -> None:
+    """That is no node that lacks something; its scratch is taken away."""
+    slow = tmp_path / "python"
+    slow.write_text(f"""#!/bin/bash
+[[ "$*" != *leonardo.jobs.arrive* ]] || {{ {sys.executable} "$@" && touch {tmp_path}/checked && sleep 60; }}
+exec {sys.executable} "$@"
+""")
+    slow.chmod(0o755)
+    plan = replace(count(5), python=slow)
+    job = queue(plan)
+    until((tmp_path / "checked").exists)
+    nodes = [Path("/proc", str(each.pid), "root/tmp/node") for each in psutil.process_iter() if each.name() == "slurmd"]
+    assert any((node / f"l{job}").exists() for node in nodes)
+    slurm.cancel(job)
+    (state,) = wait_for(job, ended)
+    assert state.name == "CANCELLED"
+    until(lambda: events_of(plan) == ["started", "told to stop: TERM", "ended"])
+    until(lambda: not any((node / f"l{job}").exists() for node in nodes))
+
+
+def test_set_up_that_fails(count: Count) -> None:
+    """What its lines set stays; the first that fails ends the job with 3 and is named."""
+    lines = (
+        "mark() { export MARK=$1$UNSET; }",
+        "mark seen # as modules do",
+        '[ "$MARK" = seen ]',
+        '[ "$MARK" = other ]',
+    )
+    plan = count(5, set_up=lines)
+    (state,) = wait_for(queue(plan), ended)
+    assert (state.name, state.exit_code) == ("FAILED", 3)
+    assert events_of(plan) == [f"failed: the site's set_up failed at: {lines[-1]}"]
+
+
 def test_requeue_with_resume(count: Count) -> None:
     """USR1 makes the trainer save; the job is queued again and goes on from there."""
     plan = count(60)
@@ -129,7 +169,7 @@ def test_requeue_with_resume(count: Count) -> None:
     assert (state.name, state.exit_code, state.restarts) == ("COMPLETED", 0, 1)
     kept = counted(plan)
     assert kept["count"] == 60 and len(kept["starts"]) == 2 and kept["starts"][1][0] > 5
-    assert [event.event for event in events(plan.folder)] == [
+    assert events_of(plan) == [
         "started",
         "told to stop: USR1",
         "queued again",

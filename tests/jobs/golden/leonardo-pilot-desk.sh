@@ -37,8 +37,12 @@ fail() { # one line, and the end
 }
 
 # --- the site's environment ---
-module purge
-module load cuda/12.6
+set +u # modules read variables that nobody has set
+{ module purge
+} || fail 'the site'"'"'s set_up failed at: module purge' 3
+{ module load cuda/12.6
+} || fail 'the site'"'"'s set_up failed at: module load cuda/12.6' 3
+set -u
 
 # --- variables: nothing is asked of a network, nothing is written to the home folder ---
 export HF_DATASETS_OFFLINE=1
@@ -74,9 +78,21 @@ stop() {
 trap 'stop USR1' USR1
 trap 'stop TERM' TERM
 
+clean() { # no node keeps anything of this job; one that is cancelled may not be granted the step, so this node by itself
+  srun --ntasks=1 --ntasks-per-node=1 rm -rf -- "$scratch"
+  rm -rf -- "$scratch"
+}
+
+turned_away() { # EXIT-CODE WORDS: a node was not found to be ready, or the job was cancelled meanwhile
+  [ "$stopped" = TERM ] || fail "$2" "$1"
+  clean
+  event ended 143
+  exit 143
+}
+
 # --- every node: is all there that the job needs? Scratch is made ---
 srun --ntasks=1 --ntasks-per-node=1 --cpus-per-task=4 --kill-on-bad-exit=1 \
-  "$python" -m leonardo.jobs.arrive "$run/job.json" "$scratch" || fail "a node lacks something: see above" $?
+  "$python" -m leonardo.jobs.arrive "$run/job.json" "$scratch" || turned_away $? "a node lacks something: see above"
 
 # --- the main step ---
 srun --ntasks=1 --nodes=1 --cpus-per-task=4 \
@@ -102,7 +118,7 @@ if [ -z "$trainer" ]; then
 else
   code=$trainer
 fi
-srun --ntasks=1 --ntasks-per-node=1 rm -rf -- "$scratch"
+clean
 if [ "$stopped" = USR1 ] && [ "$code" != 0 ] && [ "$(squeue -h -j "$SLURM_JOB_ID" -o %T | head -n 1)" = RUNNING ]; then
   if [ "${SLURM_RESTART_COUNT:-0}" -lt "$restarts" ]; then
     event "queued again" "$code"
