@@ -287,12 +287,13 @@ def doctor(
     node: Annotated[
         bool, typer.Option("--node", help="As a compute node: in a job of its own, outside of one.")
     ] = False,
+    pool: Annotated[str, typer.Option(help="Which of the site's kinds of nodes; its first if not given.")] = "",
     account: Annotated[str, typer.Option(help="Whom that job's time is charged to.")] = "",
 ) -> None:
     """What this machine has, what each gap costs and what to do; and which sandbox drivers serve here."""
     from leonardo.stages.doctor import doctor_command
 
-    raise typer.Exit(doctor_command(out / "doctor.json", site, node=node, account=account))
+    raise typer.Exit(doctor_command(out / "doctor.json", site, node=node, pool=pool, account=account))
 
 
 @app.command()

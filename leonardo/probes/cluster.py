@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
-from leonardo.cluster import ApptainerLimits, Cluster
+from leonardo.cluster import ApptainerLimits, Cluster, Pool
 from leonardo.probes.gpus import gpus, nccl
 from leonardo.probes.probe import Probe, Result, ok
 from leonardo.probes.programs import run
@@ -152,12 +152,14 @@ def cores() -> Result:
     return ok("cores", f"{own} of {there} may be used")
 
 
-def cluster_probes(cluster: Cluster, *, node: bool, python: Path, environment: Mapping[str, str]) -> Iterator[Probe]:
+def cluster_probes(
+    cluster: Cluster, *, node: Pool | None, python: Path, environment: Mapping[str, str]
+) -> Iterator[Probe]:
     """The probes of a site's cluster: of a login node, or of a compute node in a job.
 
     Args:
         cluster: the site's.
-        node: whether this is a compute node.
+        node: the pool of this compute node; None on a login node.
         python: of upstream's environment.
         environment: of upstream's trainer, beside that of every job.
     """
@@ -168,11 +170,10 @@ def cluster_probes(cluster: Cluster, *, node: bool, python: Path, environment: M
     yield partial(clock, cluster.roots.shared)
     yield partial(network, cluster.network.compute if node else cluster.network.login)
     if node:
-        pool = next(iter(cluster.pools.values()))
-        yield partial(scratch, pool.tmp, pool.tmp_size)
-        yield partial(gpus, pool.gpus)
-        if pool.gpus > 1:
-            yield partial(nccl, python, pool.gpus, {**environment, **cluster.environment})
+        yield partial(scratch, node.tmp, node.tmp_size)
+        yield partial(gpus, node.gpus)
+        if node.gpus > 1:
+            yield partial(nccl, python, node.gpus, {**environment, **cluster.environment})
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -42,18 +42,39 @@ if __name__ == "__main__":
 """
 
 
+_DRIVER = 580
+"""The branch that CUDA 13 needs, for which upstream's CUDA environment is built."""
+
+
 def gpus(wanted: int) -> Result:
-    """As many as a node should have."""
-    said = run("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits")
+    """As many as a node should have, and a driver that is new enough for upstream's environment."""
+    said = run("nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader,nounits")
     found = [line.strip() for line in said.output.splitlines() if line.strip()] if said.well else []
+    if not found and not wanted:
+        return ok("gpus", "none, and none are expected")
     if len(found) >= wanted:
-        return ok("gpus", f"{len(found)}: {found[0]} MiB" if found else "none, and none are expected")
+        model, _, driver = found[0].rpartition(", ")
+        words = f"{len(found)}: {model} MiB, driver {driver}"
+        branch = driver.partition(".")[0]
+        if not branch.isdigit() or int(branch) >= _DRIVER:
+            return ok("gpus", words)
+        return Result(
+            "gpus",
+            "degraded",
+            words,
+            f"upstream's environment is built for CUDA 13, which needs a driver of the {_DRIVER} branch",
+            "Another node, or NVIDIA's forward compatibility package in set_up of the site: docs/engines.md",
+        )
+    in_a_job = "SLURM_JOB_ID" in os.environ
     return Result(
         "gpus",
         "missing",
         f"{len(found)} of {wanted}{'' if said.well else f' ({said.words})'}",
         "upstream's trainer does not start on this node",
-        "Run it in a job that asks for GPUs (--node); another node; the driver",
+        "This job was given no more, or the driver is not well: nvidia-smi says which. Mend gpus and gres of the pool, "
+        "or take another node"
+        if in_a_job
+        else "Run it in a job that asks for GPUs (leonardo doctor --node); in a machine without Slurm, mend the driver",
     )
 
 

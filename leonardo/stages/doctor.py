@@ -5,10 +5,11 @@ import sys
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
+from shlex import quote
 
 from rich.console import Console
 
-from leonardo.cluster import Roots
+from leonardo.cluster import Cluster, Pool, Roots
 from leonardo.errors import InputError
 from leonardo.files import require_writable, write_verdict
 from leonardo.jobs import slurm
@@ -29,12 +30,13 @@ _WORDS = {
 PROJECT = Path(__file__).parents[2]
 
 
-def doctor_command(out_path: Path, site: str = "desk", *, node: bool = False, account: str = "") -> int:
+def doctor_command(out_path: Path, site: str = "desk", *, node: bool = False, pool: str = "", account: str = "") -> int:
     """Try everything, print a line for each, write ``out_path``.
 
     Args:
         site: whose cluster is probed, too, where it has one.
         node: the probes of a compute node; outside of a job, in one.
+        pool: of that node; the site's first if not given.
         account: for that job.
 
     Returns:
@@ -42,10 +44,10 @@ def doctor_command(out_path: Path, site: str = "desk", *, node: bool = False, ac
     """
     known = load_site(site)
     if node and "SLURM_JOB_ID" not in os.environ:
-        return _on_a_node(known, site, out_path, account)
+        return _on_a_node(known, site, out_path, pool, account)
     require_writable(out_path.parent)
     console = Console()
-    results = list(_results(known, node))
+    results = list(_results(known, node, pool))
     for result in results:
         _show(console, result)
     console.print("Drivers of sandboxes:", highlight=False)
@@ -67,14 +69,15 @@ def doctor_command(out_path: Path, site: str = "desk", *, node: bool = False, ac
     return 0 if well else 1
 
 
-def _results(site: Site, node: bool) -> Iterator[Result]:
+def _results(site: Site, node: bool, pool: str) -> Iterator[Result]:
     for probe in host.PROBES:
         yield probe()
     if site.cluster is None:
         return
     python = PROJECT / ".venv-upstream/bin/python"
     trainers = site.upstream.environment
-    for probe in cluster.cluster_probes(site.cluster, node=node, python=python, environment=trainers):
+    kind = _named_pool(site.cluster, pool)[1] if node else None
+    for probe in cluster.cluster_probes(site.cluster, node=kind, python=python, environment=trainers):
         yield probe()
     yield from _space(site.cluster.roots)
 
@@ -99,22 +102,34 @@ def _show(console: Console, result: Result) -> None:
         console.print(f"         {words}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _on_a_node(site: Site, name: str, out_path: Path, account: str) -> int:
-    """The same in a job of one node, whose output comes here."""
+def _named_pool(cluster: Cluster, name: str) -> tuple[str, Pool]:
+    """A kind of node, by default the first, with its name."""
+    chosen = name or next(iter(cluster.pools))
+    return chosen, cluster.pool(chosen)
+
+
+def _on_a_node(site: Site, name: str, out_path: Path, pool: str, account: str) -> int:
+    """The same in a job of one whole node, whose output comes here."""
     known = site.cluster
     if known is None:
         raise InputError(f"site {site.name} has no cluster", "Leave --node out, or name another site")
-    pool_name, pool = next(iter(known.pools.items()))
+    kind, asked = _named_pool(known, pool)
     charged = account or os.environ.get("LEONARDO_ACCOUNT", "") or known.account
     if known.account_needed and (not charged or charged.startswith("$")):
         raise InputError("no account is named", "Give LEONARDO_ACCOUNT=..., or --account")
-    quality = known.quality(pool_name, 1, 10).name
-    options = ["--job-name=doctor", f"--partition={pool.partition}", "--nodes=1", "--ntasks=1", "--time=10"]
+    quality = known.quality(kind, 1, 10).name
+    options = ["--job-name=doctor", f"--partition={asked.partition}", "--nodes=1", "--ntasks=1", "--time=10"]
+    options += [f"--cpus-per-task={asked.cores}", f"--mem={round(asked.memory * 1024)}M"]
     options += [f"--account={charged}"] if charged and not charged.startswith("$") else []
     options += [f"--qos={quality}"] if quality else []
-    options += [f"--gres={pool.gres.format(gpus=pool.gpus)}"] if pool.gpus else []
-    command = [sys.executable, "-m", "leonardo.cli", "doctor", "--node", "--site", name]
-    return slurm.run([*options, *known.sbatch], [*command, "--out", str(out_path.parent.absolute())])
+    options += [f"--gres={asked.gres.format(gpus=asked.gpus)}"] if asked.gpus else []
+    lines = (
+        f"{{ {line}\n}} || {{ echo {quote(f'set_up of the site failed at: {line}')} >&2; exit 3; }}"
+        for line in known.set_up
+    )
+    shell = ["bash", "-c", "\n".join([*lines, 'exec "$@"']), "doctor"]
+    command = [sys.executable, "-m", "leonardo.cli", "doctor", "--node", "--site", name, "--pool", kind]
+    return slurm.run([*options, *known.sbatch], [*shell, *command, "--out", str(out_path.parent.absolute())])
 
 
 def _state(finding: Finding) -> str:

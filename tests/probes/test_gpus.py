@@ -19,9 +19,17 @@ PROJECT = Path(__file__).parents[2]
 
 def test_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As many as are wanted, or the number; a driver that is broken is quoted."""
-    stand_in(tmp_path, monkeypatch, "nvidia-smi", "printf 'NVIDIA A100, 65536\\nNVIDIA A100, 65536\\n'")
-    assert gpus.gpus(2).what == "2: NVIDIA A100, 65536 MiB" and gpus.gpus(0).state == "ok"
+    stand_in(tmp_path, monkeypatch, "nvidia-smi", "printf 'NVIDIA A100, 65536, 580.159.03\\n%.0s' 1 2")
+    assert gpus.gpus(2).what == "2: NVIDIA A100, 65536 MiB, driver 580.159.03" and gpus.gpus(2).state == "ok"
+    assert gpus.gpus(0).state == "ok"
     assert (gpus.gpus(4).state, gpus.gpus(4).what) == ("missing", "2 of 4")
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    assert "--node" in gpus.gpus(4).remedy
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
+    assert gpus.gpus(4).remedy.startswith("This job was given no more")
+    stand_in(tmp_path, monkeypatch, "nvidia-smi", "echo 'NVIDIA A100, 65536, 550.54'")
+    old = gpus.gpus(1)
+    assert old.state == "degraded" and "580" in old.costs and old.what.endswith("driver 550.54")
     stand_in(
         tmp_path,
         monkeypatch,
