@@ -188,6 +188,7 @@ class RunFacts(Record):
         says: a stage's verdict in a sentence; ``criteria``: each with figure, value, threshold, ok.
         stains: what was forced in this run or in one that it builds on, a sentence each.
         machine: what it ran on.
+        base: folder of the policy that it started from.
         seconds: wall-clock time of the whole run.
     """
 
@@ -206,6 +207,7 @@ class RunFacts(Record):
     criteria: list[CriterionRecord] = []
     stains: list[str] = []
     machine: dict[str, JsonValue] = {}
+    base: str = ""
     seconds: float | None = None
 
 

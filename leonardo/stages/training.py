@@ -107,6 +107,7 @@ def run_stage(asked: Asked, *, runs: Path, out_path: Path, console: Console) -> 
     show(findings, console)
     title = f"{stage.name}, {asked.engine} engine, seed {asked.seed}"
     facts = recipe.facts(title, stage.name, stage, pins, [LIMITS[asked.engine]], figures["seconds"])
+    facts = facts.model_copy(update={"base": str(base)})
     record(stage, facts, basis, findings, sentence, figures, run_folder, runs, out_path, console, files=RECORDS)
     ok = all(finding.ok for finding in findings)
     return StageOutcome(stage.name, ok, sentence, basis.stains, findings, figures, comparison, run_folder)

@@ -71,6 +71,8 @@ def test_a_stage_is_shut_forced_and_its_stain_goes_on(bench: Bench) -> None:
     assert entry.stains == (entry.forced,)
     assert (entry.kind, entry.verdict, entry.builds_on) == ("stage", "pass", "")
     assert {Path(record.path).name for record in entry.records} == {"run.json", "steps.jsonl"}
+    facts = json.loads((forced.run_folder / "run.json").read_text())
+    assert facts["base"] == str(bench.asked.policy)
     verdict = bench.verdict("smoke")
     assert verdict["criteria"]["finite"] == {"value": True, "threshold": "is true", "ok": True}
     assert verdict["stains"] == [entry.forced]
