@@ -10,6 +10,8 @@ LEONARDO := $(VENV)/bin/leonardo
 LADDER = --engine $(ENGINE) --seed $(SEED) --site $(SITE) --driver $(DRIVER) --upstream-python "$(UPSTREAM_VENV)/bin/python"
 # on the desk what is missing below a stage is cheap, and runs first; else the stage says what to run
 STAGE = $(LEONARDO) stage run $(LADDER) $(if $(filter desk,$(ENGINE)),--missing) $(if $(FORCE),--force "$(FORCE)")
+# what a target cannot do without, in a line before it begins: $(call give,TO,TO=dir)
+give = $(if $($(1)),,$(error give $(2)))
 SEED ?= 1
 SITE ?= desk
 DRIVER ?= auto
@@ -64,8 +66,8 @@ report: setup ## Of the ladder; of a run: RUN=folder; of two runs: RUN=folder OT
 evidence: setup ## Verify the ledger: chain, entries, and the records that are still there
 	@$(LEONARDO) evidence verify
 
-gates: setup ## Environment gates on TASKS (a few desk tasks where there is no such file): build, null run, reference, reset, runtime, cleanup; SELECT as for assets
-	@$(LEONARDO) gates $(if $(wildcard $(TASKS)),"$(TASKS)") --site $(SITE) --driver $(DRIVER) --jobs $(JOBS) $(SELECT)
+gates: setup ## Environment gates on TASKS (where none are given and the sample is not there: a few desk tasks): build, null run, reference, reset, runtime, cleanup; SELECT as for assets
+	@$(LEONARDO) gates $(if $(filter-out file,$(origin TASKS))$(wildcard $(TASKS)),"$(TASKS)") --site $(SITE) --driver $(DRIVER) --jobs $(JOBS) $(SELECT)
 
 parity: setup ## Prepared states of TASKS against full images by Apptainer, path by path; writes out/parity.json
 	@$(LEONARDO) parity "$(TASKS)" --site $(SITE) --driver $(DRIVER) --jobs $(JOBS) $(SELECT)
@@ -74,7 +76,7 @@ audit: setup ## Leaks, outputs that are there already, secrets, changed layers i
 	@$(LEONARDO) audit "$(TASKS)" --site $(SITE) --driver $(DRIVER) --jobs $(JOBS) $(SELECT)
 
 evaluate: setup ## Two evaluation records, paired by task: BASE=record TRAINED=record; writes out/evaluate.json
-	@$(LEONARDO) evaluate compare "$(BASE)" "$(TRAINED)"
+	@$(call give,BASE,BASE=record TRAINED=record)$(call give,TRAINED,BASE=record TRAINED=record)$(LEONARDO) evaluate compare "$(BASE)" "$(TRAINED)"
 
 doctor: setup ## What this machine allows: one line a driver, and what to do
 	@$(LEONARDO) doctor --site $(SITE)
@@ -104,13 +106,13 @@ test-sandbox: setup ## The sandbox's tests on every driver of this machine (half
 	@LEONARDO_TEST_DRIVERS="$(DRIVERS)" $(VENV)/bin/python -m pytest -q tests/sandbox
 
 bundle: setup ## All that a cluster without a network needs, in one folder with digests: TO=dir ROWS=file MODELS="qwen35_2b" FOLDERS="name=dir" WHEELS=dir
-	@$(LEONARDO) launch bundle "$(TO)" --site $(SITE) --driver $(DRIVER) $(if $(ROWS),--rows "$(ROWS)") $(foreach model,$(MODELS),--model $(model)) $(foreach folder,$(FOLDERS),--model-folder "$(folder)") $(if $(UPSTREAM),--upstream "$(UPSTREAM)") $(if $(WHEELS),--wheels "$(WHEELS)")
+	@$(call give,TO,TO=dir)$(LEONARDO) launch bundle "$(TO)" --site $(SITE) --driver $(DRIVER) $(if $(ROWS),--rows "$(ROWS)") $(foreach model,$(MODELS),--model $(model)) $(foreach folder,$(FOLDERS),--model-folder "$(folder)") $(if $(UPSTREAM),--upstream "$(UPSTREAM)") $(if $(WHEELS),--wheels "$(WHEELS)")
 
 unbundle: setup ## Verify a bundle and put it where SITE looks for it: FROM=dir SITE=leonardo; then upstream-env
-	@$(LEONARDO) launch unbundle "$(FROM)" --site $(SITE) --driver $(DRIVER)
+	@$(call give,FROM,FROM=dir)$(LEONARDO) launch unbundle "$(FROM)" --site $(SITE) --driver $(DRIVER)
 
 launch-check: setup ## What can be known of STAGES before the queue: STAGES="smoke calibrate" SITE=leonardo
-	@$(LEONARDO) launch check $(STAGES) --site $(SITE) --seed $(SEED)
+	@$(call give,STAGES,STAGES="smoke calibrate")$(LEONARDO) launch check $(STAGES) --site $(SITE) --seed $(SEED)
 
 test-slurm: setup ## Jobs on a real Slurm of two virtual nodes, set up and taken down in namespaces (root; make slurm-packages)
 	@tests/slurm/cluster.sh $(VENV)/bin/python -m pytest -q tests/slurm $(if $(SLOW),,-m "not slow")
@@ -165,13 +167,13 @@ diff: setup ## The inserted lines with upstream's around them; PATCH=NNNN for on
 	@$(LEONARDO) patches diff --patch "$(PATCH)"
 
 new-patch: setup ## Make the edits in upstream/ a new patch: NAME=area-verb
-	@$(LEONARDO) patches new "$(NAME)"
+	@$(call give,NAME,NAME=area-verb)$(LEONARDO) patches new "$(NAME)"
 
 refresh-patches: setup ## Write edits in upstream/ back to the last patch, or to PATCH=NNNN
 	@$(LEONARDO) patches refresh --patch "$(PATCH)"
 
 rebase-patches: setup ## Carry the stack to another commit of upstream: ONTO=commit
-	@$(LEONARDO) patches rebase "$(ONTO)"
+	@$(call give,ONTO,ONTO=commit)$(LEONARDO) patches rebase "$(ONTO)"
 
 continue-patches: setup ## Go on after a conflict or an interruption
 	@$(LEONARDO) patches continue

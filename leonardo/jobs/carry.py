@@ -33,6 +33,22 @@ Contents = dict[str, dict[str, int | str]]
 """Path within the bundle -> size and SHA-256."""
 
 
+def begin(bundle: Path) -> None:
+    """Make a bundle's folder, or go on in one.
+
+    Raises:
+        InputError: it is something else: a checkout, or a folder with files that no bundle brought there.
+    """
+    if (bundle / ".git").exists():
+        raise InputError(f"{bundle.absolute()} is a checkout, and no bundle", "Name a folder for the bundle alone")
+    if (bundle / CONTENTS).is_file():
+        return
+    if bundle.is_dir() and any(bundle.iterdir()):
+        raise InputError(f"{bundle.absolute()} holds something else", "Name a new folder for the bundle alone")
+    bundle.mkdir(parents=True, exist_ok=True)
+    write_json(bundle / CONTENTS, {})  # no bundle yet, and the next one that goes on here knows it by this
+
+
 def add(bundle: Path, source: Path, name: str) -> int:
     """Put a file or folder into the bundle as ``name``; by hard link where that can be. Returns the number of files.
 
@@ -108,6 +124,8 @@ def _contents(bundle: Path) -> Contents:
         right = all(type(entry["size"]) is int and isinstance(entry["sha256"], str) for entry in files.values())
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise InputError(f"{bundle} is no bundle ({CONTENTS} cannot be read)", "make bundle makes one") from error
+    if not files:
+        raise InputError(f"{bundle} is not finished ({CONTENTS} is empty)", "Make it again: it goes on")
     names = [PurePosixPath(name) for name in files]
     if not right or not all(name.parts for name in names):
         raise InputError(f"{bundle} is no bundle ({CONTENTS} is no list of files)", "make bundle makes one")

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from leonardo import evidence
@@ -136,5 +137,5 @@ def _last_words(folder: Path) -> str:
         lines = [line.strip() for line in last_lines(log, _LINES) if line.strip()]
         said = [line for line in lines if not line.startswith(("job ", "srun:", "slurmstepd"))]
         if said:
-            return said[-1][:300]
+            return shorten(said[-1], 300, placeholder=" …")
     return ""

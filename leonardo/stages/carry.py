@@ -4,6 +4,7 @@ import re
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -45,7 +46,7 @@ def bundle_command(
         if not folder.is_dir():
             raise InputError(f"{folder} is no folder", "Name the one that is to be carried")
     known = [load_model(name) for name in model or ()]
-    target.mkdir(parents=True, exist_ok=True)
+    carry.begin(target)
     if rows is not None:  # first: they may turn out not to be rows, or not to be built
         _bundle_assets(rows, target / "assets.tar", site, driver)
         carry.add(target, rows, f"data/{rows.name}")
@@ -137,7 +138,7 @@ def _fetch_model(known: "Model", target: Path) -> None:
         there = Path(snapshot_download(known.start, revision=known.revision or None))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         raise InputError(
-            f"model {known.start} cannot be fetched ({' '.join(str(error).split())[:120]})",
+            f"model {known.start} cannot be fetched ({shorten(str(error), 160, placeholder=' …')})",
             "Where there is a network, or give the folder: --model-folder",
         ) from error
     carry.add(target, there, f"models/{folder.name}")
@@ -160,4 +161,4 @@ def _git(*words: str) -> None:
     command: Sequence[str] = ("git", "-C", str(PROJECT), *words)
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
-        raise InputError(f"git {words[0]}: {done.stderr.strip()[:200]}", "Is this a clone?")
+        raise InputError(f"git {words[0]}: {shorten(done.stderr, 200, placeholder=' …')}", "Is this a clone?")

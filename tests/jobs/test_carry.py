@@ -231,7 +231,39 @@ def test_a_bundle_of_what_is_not_there(arguments: tuple[str, ...], words: str, t
     done = CliRunner().invoke(app, ["launch", "bundle", *(word.format(**names) for word in arguments)])
     assert done.exit_code == 2 and words.format(**names) in done.stderr
     assert len(done.stderr.splitlines()) == 1
-    assert not [path for path in (tmp_path / "new").rglob("*") if path.is_file()]
+    assert not [path for path in (tmp_path / "new").rglob("*") if path.is_file() and path.name != carry.CONTENTS]
+
+
+def test_a_bundle_goes_into_a_folder_of_its_own(tmp_path: Path) -> None:
+    """Not into a checkout or among other files; one that was begun is none, and goes on."""
+    (tmp_path / "checkout/.git").mkdir(parents=True)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/file").touch()
+    for name, words in (("checkout", "is a checkout"), ("mine", "holds something else")):
+        done = CliRunner().invoke(app, ["launch", "bundle", str(tmp_path / name)])
+        assert done.exit_code == 2 and words in done.stderr and len(done.stderr.splitlines()) == 1
+    assert not list(tmp_path.rglob(carry.CONTENTS))
+    carry.begin(tmp_path / "new")
+    carry.begin(tmp_path / "new")
+    with pytest.raises(InputError, match="is not finished"):
+        carry.verify(tmp_path / "new")
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("bundle", "give TO=dir"),
+        ("unbundle", "give FROM=dir"),
+        ("evaluate BASE=record", "give BASE=record TRAINED=record"),
+        ("launch-check", "give STAGES="),
+    ],
+)
+def test_a_target_says_what_it_cannot_do_without(target: str, words: str, tmp_path: Path) -> None:
+    """Before it begins."""
+    (tmp_path / ".ready").touch()
+    command = ["make", "-s", "-o", str(tmp_path / ".ready"), f"VENV={tmp_path}", *target.split()]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=PROJECT, timeout=20)
+    assert done.returncode != 0 and words in done.stderr and len(done.stderr.splitlines()) == 1
 
 
 def test_a_tree_that_is_there_is_left(tmp_path: Path) -> None:
