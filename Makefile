@@ -33,8 +33,10 @@ FORCE ?=
 	upstream-env upstream-wheels lock-upstream-env test-upstream
 
 help: ## List the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  \033[1m%-17s\033[0m %s\n", $$1, $$2}'
-	@echo "Variables: SEED=$(SEED) SITE=$(SITE) ENGINE=$(ENGINE) DRIVER=$(DRIVER) TASKS=$(TASKS) JOBS=$(JOBS) VENV=$(VENV)"
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | \
+		awk -F ':.*## ' -v bold="$$([ ! -t 1 ] || printf '\033[1m')" -v plain="$$([ ! -t 1 ] || printf '\033[0m')" \
+		'{printf "  %s%-18s%s %s\n", bold, $$1, plain, $$2}'
+	@echo "Variables: SEED=$(SEED) SITE=$(SITE) ENGINE=$(ENGINE) DRIVER=$(DRIVER) TASKS=$(TASKS) JOBS=$(JOBS) VENV=$(VENV) UPSTREAM_VENV=$(UPSTREAM_VENV) PYTHON=$(or $(PYTHON),python3)"
 
 setup: $(VENV)/.ready ## Python environment and system tools (idempotent)
 

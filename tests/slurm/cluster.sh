@@ -14,12 +14,12 @@ if [ -z "${LEONARDO_SLURM_SEALED:-}" ]; then
   exec unshare --pid --net --mount --uts --ipc --fork --kill-child=KILL --mount-proc bash "$(realpath "$0")" "$@"
 fi
 
-place=$(mktemp -d /tmp/slurm.XXXXXX)
-trap 'rm -rf "$place" 2> /dev/null' EXIT
-chmod 755 "$place"
+trap 'exit 143' TERM # the first process of a namespace would not heed it; the command gets it, too (by timeout)
+mount --make-rprivate /
+place=/mnt # in memory, and in this namespace alone: nothing has to be removed, however the end comes
+mount -t tmpfs -o mode=755 tmpfs "$place"
 mkdir "$place/state"
 export SLURM_CONF=$place/slurm.conf LEONARDO_TEST_SLURM=$place
-mount --make-rprivate /
 
 # --- names and addresses ---
 hostname control
