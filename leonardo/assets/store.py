@@ -207,7 +207,8 @@ class AssetStore:
             except InfrastructureError:
                 missing.append(image)
                 continue
-            others = [entry for entry in manifest if entry.get("image") == image and entry["base"] != known.digest]
+            built = [entry for entry in manifest if entry.get("image") == image and entry.get("prepared")]
+            others = [entry for entry in built if entry["base"] != known.digest]
             if others:
                 moved.append(f"{image} is another base now: {len(others)} rows that were built on others stay on them")
         return missing, moved

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from leonardo.assets.selection import select
 from leonardo.site import Site
+from leonardo.tasks.rows import read_tasks
 from tests.assets.test_robustness import PROJECT, write_rows
 
 
@@ -62,6 +64,14 @@ def test_build_carry_and_clean(leonardo, tmp_path: Path) -> None:
     code, said = leonardo("gc", "--keep", keep, "--delete")
     assert "removed: 2 layers" in said
     assert "garbage: 0 layers" in leonardo("gc")[1]
+
+
+def test_a_part_without_a_row_is_done(leonardo, tmp_path: Path) -> None:
+    rows = write_rows(tmp_path / "rows.jsonl", {"good": "true"})
+    part = next(f"{k}/3" for k in (1, 2, 3) if not select(read_tasks(rows), shard=f"{k}/3"))
+    code, said = leonardo("build", rows, "--shard", part, "--out", tmp_path / "out")
+    assert code == 0 and said.strip() == f"ok: 0 rows, none of the 1 is in part {part}"
+    assert json.loads((tmp_path / "out/assets.json").read_text())["ok"] is True
 
 
 @pytest.mark.parametrize(
