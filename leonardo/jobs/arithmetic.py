@@ -16,15 +16,15 @@ _UTILIZATION = 0.9
 
 def node_findings(asked: Resources, pool: Pool) -> Iterator[Finding]:
     """What is asked of a node and is not there."""
-    for name, wanted, there in (
-        ("cores", asked.cores, pool.cores),
-        ("memory", asked.memory, pool.memory),
-        ("gpus", asked.gpus, pool.gpus),
+    for name, what, wanted, there in (
+        ("cores", "cores", asked.cores, pool.cores),
+        ("memory", "GiB of memory", asked.memory, pool.memory),
+        ("gpus", "GPUs", asked.gpus, pool.gpus),
     ):
         if wanted > there:
             yield Finding(
                 f"nodes.{name}",
-                f"{wanted:g} {name} a node are asked for, nodes of {pool.partition} have {there:g}",
+                f"{wanted:g} {what} a node are asked for, a node of {pool.partition} has {there:g}",
                 "Ask for less in the stage's job, or take another pool",
             )
     most = max(pool.tmp_size, pool.most_tmp if pool.tmp_gres else 0.0)
@@ -119,13 +119,15 @@ def memory_findings(
     if apart is not None:
         hosts.append(("a node for sandboxes", 0.0, pool_size / apart[0].nodes, *apart))
     for what, trainer, sandboxes, nodes, kind in hosts:
-        host = trainer + sandboxes * shape.sandbox_memory + (nodes.tmp if kind.tmp_in_memory else 0.0)
+        tmp = nodes.tmp if kind.tmp_in_memory else 0.0
+        host = trainer + sandboxes * shape.sandbox_memory + tmp
         if host > nodes.memory:
+            in_memory = f", tmp in memory {tmp:g}" if tmp else ""
             yield Finding(
                 "nodes.memory",
-                f"{what} needs about {host:.0f} GiB (trainer {trainer:g}, {sandboxes:.0f} sandboxes, tmp in memory) "
-                f"and gets {nodes.memory:.0f}",
-                "Lower pool_size or job.tmp, or take more nodes",
+                f"{what} needs about {host:.0f} GiB (trainer {trainer:g}, {sandboxes:.0f} sandboxes "
+                f"{sandboxes * shape.sandbox_memory:.0f}{in_memory}) and gets {nodes.memory:.0f}",
+                f"Lower pool_size{' or job.tmp' if tmp else ''}, or take more nodes",
             )
 
 
