@@ -103,7 +103,8 @@ class Site(Settings):
     @field_validator("cache")
     @classmethod
     def _cache_folder(cls, value: Path) -> Path:
-        return Path(os.path.expandvars(os.environ.get(CACHE_VARIABLE) or value)).expanduser().absolute()
+        path = Path(os.path.expandvars(os.environ.get(CACHE_VARIABLE) or value)).expanduser()
+        return path if str(path).startswith("$") else path.absolute()  # not set here: elsewhere it may be
 
     @field_validator("node_cache")
     @classmethod

@@ -48,7 +48,7 @@ class Event:
 
 def name_folder(runs: Path, name: str) -> Path:
     """A new run folder's path, which the time makes unlike others."""
-    return runs.absolute() / f"{name}-job-{datetime.now(UTC):%Y%m%dT%H%M%S}"
+    return (runs if str(runs).startswith("$") else runs.absolute()) / f"{name}-job-{datetime.now(UTC):%Y%m%dT%H%M%S}"
 
 
 def write_folder(plan: JobPlan, script: str) -> Path:

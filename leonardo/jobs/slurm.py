@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from leonardo.errors import InfrastructureError, InputError
@@ -109,6 +110,19 @@ def states(job: str) -> list[State]:
     return _accounted(job)
 
 
+def require_known(jobs: Sequence[str]) -> None:
+    """Jobs that another is to wait for are there: Slurm itself takes any number.
+
+    Raises:
+        InputError: one is no id, or neither the controller nor the accounting knows it.
+    """
+    for job in jobs:
+        if not re.fullmatch(r"\d+([_+]\d+)?", job, re.ASCII):
+            raise InputError(f"{job!r} is no job's id", "Give the number that submit names")
+        if available() and not states(job.partition("+")[0]):
+            raise InputError(f"Slurm knows no job {job}", "Give the id of one that waits, runs or has just ended")
+
+
 def accounts() -> set[str] | None:
     """The accounts that this user may charge, in lower case; None where Slurm keeps none."""
     if shutil.which("sacctmgr") is None:
@@ -198,4 +212,4 @@ def _in_a_line(text: str) -> str:
     """All that a command of Slurm's said, without its name before each line and without repetition."""
     lines = [re.sub(r"^(\w+: )?(error: |fatal: )?", "", line.strip()).rstrip(".") for line in text.splitlines()]
     whole = "; ".join(dict.fromkeys(line for line in lines if line))
-    return whole if len(whole) <= _LONGEST else f"{whole[:_LONGEST]}..."
+    return shorten(whole, _LONGEST, placeholder=" …")

@@ -75,14 +75,16 @@ def evaluate(
     after: After = None,
 ) -> None:
     """Queue an array that evaluates policies on held-out rows, a part of one a task; then launch collect joins them."""
+    from leonardo.jobs import slurm
     from leonardo.jobs.folder import name_folder
     from leonardo.jobs.render import render
     from leonardo.site import load_site
     from leonardo.stages.launch_arrays import Evaluated, plan_evaluation
     from leonardo.stages.launch_choices import cluster_of
-    from leonardo.stages.launch_ready import Ready, choices_of, require, require_folder, submit_all
+    from leonardo.stages.launch_ready import Ready, absolute, choices_of, require, require_folder, submit_all
     from leonardo.stages.policies import checkpoints_of
 
+    slurm.require_known(after or [])
     chosen = choices_of(site, "desk", 1, account, qos, pool, minutes)
     settings = load_site(site)
     options = {"--first": first, "--ids-file": ids_file and ids_file.absolute(), "--sample": sample}
@@ -99,7 +101,7 @@ def evaluate(
     )
     require_folder("--folder" if folder else "--runs", folder or runs)
     place = folder or name_folder(runs or cluster_of(settings).roots.shared / "runs", EVALUATE)
-    plan = plan_evaluation(settings, evaluated, place.absolute(), chosen)
+    plan = plan_evaluation(settings, evaluated, absolute(place), chosen)
     ready = Ready(plan, render(plan), settings, pool or next(iter(cluster_of(settings).pools)))
     if render_only:
         typer.echo(ready.script, nl=False)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from leonardo.errors import InputError
+from leonardo.jobs import slurm
 from leonardo.options import DriverName, Force, IdsFile, Out, Python, Sample, Seed, SiteName, Tree
 from leonardo.stages.carry import bundle_command, unbundle_command
 
@@ -58,13 +59,13 @@ def render(
     folder: Folder = None,
 ) -> None:
     """Print the sbatch script; nothing is written, nothing asked."""
-    from leonardo.stages.launch_ready import choices_of, ready_stages, unset_variables
+    from leonardo.stages.launch_ready import choices_of, ready_stages, unset_note
 
     chosen = choices_of(site, engine, seed, account, qos, pool, minutes, shape, model, force, upstream, upstream_python)
     chosen = chosen.with_sandboxes(sandbox_pool, sandbox_nodes)
     for number, ready in enumerate(ready_stages(stages, chosen, runs, folder, None, look=False)):
-        if number == 0 and (unset := unset_variables(ready)):
-            typer.echo(f"leonardo: not set here, they stand in the script by name: {', '.join(unset)}", err=True)
+        if number == 0 and (note := unset_note(ready)):
+            typer.echo(f"leonardo: {note}", err=True)
         typer.echo(ready.script, nl=False)
 
 
@@ -137,6 +138,7 @@ def submit(
     """Check, write the run folder, queue the job. Of several stages each waits for the one before it to end well."""
     from leonardo.stages.launch_ready import choices_of, ready_stages, require, submit_all
 
+    slurm.require_known(after or [])
     chosen = choices_of(site, engine, seed, account, qos, pool, minutes, shape, model, force, upstream, upstream_python)
     chosen = chosen.with_sandboxes(sandbox_pool, sandbox_nodes)
     ready = list(ready_stages(stages, chosen, runs, folder, wheels, after or []))
@@ -255,12 +257,16 @@ def _judged(run: Path, found: dict[str, Any], runs: Path) -> bool:
 @launch_app.command()
 def cancel(run: Run) -> None:
     """End a job, or take it from the queue."""
-    from leonardo.jobs import slurm
     from leonardo.jobs.folder import read_plan
 
     job = str(read_plan(run).get("job", ""))
     if not job:
         raise InputError(f"{run}: its job was never queued", "Remove the folder")
+    states = slurm.states(job)
+    if states and all(state.ended for state in states):
+        ends = ", ".join(sorted({state.name.lower() for state in states}))
+        typer.echo(f"job {job}: it has ended ({ends}); nothing is done")
+        return
     slurm.cancel(job)
     typer.echo(f"job {job}: asked to end; then leonardo launch collect {run}")
 

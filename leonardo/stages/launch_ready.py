@@ -109,7 +109,7 @@ def ready_stages(
         if choices.shape:
             shape_for(model.shapes, choices.shape, model.name)
         own = replace(choices, engine=choices.engine or ("upstream" if stage.rows else "desk"), stage=_place(name))
-        place = (folder or name_folder(runs or cluster.roots.shared / "runs", stage.name)).absolute()
+        place = absolute(folder or name_folder(runs or cluster.roots.shared / "runs", stage.name))
         plan = plan_stage(stage, model, site, place, own)
         pool = own.pool or stage.job.pool or next(iter(cluster.pools))
         trainer = trainer_of(stage, model, site, pool, plan, own, wheels) if own.engine == "upstream" else None
@@ -139,6 +139,21 @@ def require_folder(option: str, path: Path | None) -> None:
     there = next(place for place in (path.absolute(), *path.absolute().parents) if os.path.lexists(place))
     if not there.is_dir():
         raise InputError(f"{option}: {there} is no folder", "Name another")
+
+
+def absolute(path: Path) -> Path:
+    """The same with the working directory before it; as it is where it begins with a variable that is not set here."""
+    return path if str(path).startswith("$") else path.absolute()
+
+
+def unset_note(ready: Ready) -> str:
+    """A line on what this shell lacks for the script: variables, and whom the time is charged to; "" for nothing."""
+    parts = []
+    if unset := unset_variables(ready):
+        parts.append(f"not set here, they stand in the script by name: {', '.join(unset)}")
+    if cluster_of(ready.site).account_needed and not ready.plan.resources.account:
+        parts.append("no account is named, and the script has none: LEONARDO_ACCOUNT=..., or --account")
+    return "; ".join(parts)
 
 
 def unset_variables(ready: Ready) -> list[str]:

@@ -60,8 +60,12 @@ def test_render_for_elsewhere_says_what_is_not_set() -> None:
     """In one line beside the script, which is whole; and says nothing where all is set."""
     done = run("launch", "render", "smoke", "calibrate")
     assert done.returncode == 0 and done.stdout.count("#!/bin/bash") == 2 and "$WORK/tmax-leonardo" in done.stdout
-    assert done.stderr == "leonardo: not set here, they stand in the script by name: $SCRATCH, $WORK\n"
-    done = run("launch", "render", "smoke", **_SET)
+    assert done.stderr == (
+        "leonardo: not set here, they stand in the script by name: $SCRATCH, $WORK; "
+        "no account is named, and the script has none: LEONARDO_ACCOUNT=..., or --account\n"
+    )
+    assert "/$WORK" not in done.stdout
+    done = run("launch", "render", "smoke", **_SET, LEONARDO_ACCOUNT="project")
     assert done.returncode == 0 and done.stderr == "" and "$WORK" not in done.stdout
 
 
