@@ -128,3 +128,17 @@ def test_an_option_of_several_commands_is_said_once() -> None:
     )
     assert len(said) > 50
     assert not [words for words, count in said.items() if count > 1]  # leonardo/options.py has the shared ones
+
+
+def test_git_is_needed_only_where_it_is_used(tmp_path: Path) -> None:
+    """A compute node may have none: what a job runs does without, and what needs it says so in a line."""
+    without = os.environ | {"PATH": str(tmp_path)}
+    rendered = run("launch", "render", "smoke", "--site", "leonardo", env=without)
+    assert rendered.returncode == 0 and "#SBATCH" in rendered.stdout
+    modules = "leonardo.stages.climb, leonardo.stages.pins as pins, leonardo.engine.upstream.engine"
+    code = f"import {modules}; assert pins.overlay() == ''"
+    imported = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=without, capture_output=True, text=True)
+    assert imported.returncode == 0, imported.stderr
+    refused = run("patches", "check", env=without)
+    assert refused.returncode == InputError.exit_code
+    assert refused.stderr.startswith("leonardo: git is not in PATH") and len(refused.stderr.splitlines()) == 1

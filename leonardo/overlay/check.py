@@ -4,15 +4,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from git import GitCommandError
-
 from leonardo.errors import LeonardoError
 from leonardo.overlay.commits import build, export
+from leonardo.overlay.entries import NO_FILE, Entry
+from leonardo.overlay.gitpython import GitCommandError
 from leonardo.overlay.hooks import hook_findings, hooks_of
 from leonardo.overlay.page import PAGE, render_page
 from leonardo.overlay.patchfile import Finding, Patch
 from leonardo.overlay.stack import LOCK, Stack, series_findings
-from leonardo.overlay.tree import NO_FILE, PIN_COMMAND, Entry, Tree, gitlink, reason
+from leonardo.overlay.tree import PIN_COMMAND, Tree, gitlink, reason
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from email import message_from_bytes, policy
 from email.utils import parseaddr
 
-from git import GitCommandError
-
 from leonardo.errors import InputError
+from leonardo.overlay.entries import Entry
+from leonardo.overlay.gitpython import GitCommandError
 from leonardo.overlay.patchfile import HOW_TO_INSERT, read_patch
-from leonardo.overlay.tree import Entry, Tree, git_failed, reason
+from leonardo.overlay.tree import Tree, git_failed, reason
 
 _FORMAT_WORDS = (
     "format-patch -1 --stdout -p -U0 --zero-commit --no-signature --no-numbered --full-index --no-renames --text "

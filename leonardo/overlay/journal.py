@@ -15,11 +15,11 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from git import GitCommandError
-
 from leonardo.errors import InfrastructureError, InputError
 from leonardo.files import write_atomic, write_json
-from leonardo.overlay.tree import ABSENT, Tree, git_failed
+from leonardo.overlay.entries import ABSENT
+from leonardo.overlay.gitpython import GitCommandError
+from leonardo.overlay.tree import Tree, git_failed
 
 HOW_ON = "Go on: make continue-patches; go back: make abort-patches"
 _PATIENCE = 10.0

@@ -4,8 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from git import GitCommandError
-
 from leonardo.errors import InputError
 from leonardo.files import write_atomic
 from leonardo.overlay.check import lock_files
@@ -19,6 +17,7 @@ from leonardo.overlay.commits import (
     commit_tree,
     export,
 )
+from leonardo.overlay.gitpython import GitCommandError
 from leonardo.overlay.journal import Journal, Position, State, carry_out, refuse_unfinished
 from leonardo.overlay.page import PAGE, render_page
 from leonardo.overlay.patchfile import NAME, TEMPLATE, read_patch

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass, field
 from email import message_from_string, policy
 
-from leonardo.overlay.tree import ABSENT, ABSENT_MODE
+from leonardo.overlay.entries import ABSENT, ABSENT_MODE
 
 TEMPLATE = {
     "Description": "what it inserts",

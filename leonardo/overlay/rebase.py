@@ -7,10 +7,9 @@ A conflict alone needs the checkout: it then shows that patch with git's conflic
 from dataclasses import replace
 from pathlib import Path
 
-from git import GitCommandError
-
 from leonardo.errors import InputError
 from leonardo.overlay.commits import PatchCommit, build, carry, commit_patch, commit_text
+from leonardo.overlay.gitpython import GitCommandError
 from leonardo.overlay.journal import (
     HOW_ON,
     Conflict,

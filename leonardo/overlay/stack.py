@@ -8,8 +8,8 @@ from pathlib import Path
 
 from leonardo.errors import InputError
 from leonardo.files import digest_of, sha256_bytes
+from leonardo.overlay.entries import Entry
 from leonardo.overlay.patchfile import Finding, Patch, blob_id, read_patch
-from leonardo.overlay.tree import Entry
 
 SERIES = "series"
 LOCK = "upstream.lock"

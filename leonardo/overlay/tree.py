@@ -4,17 +4,11 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
-from git import GitCommandError, InvalidGitRepositoryError, NoSuchPathError, Repo
-
 from leonardo.errors import InfrastructureError, InputError
-
-ABSENT = "0" * 40
-"""The blob id of a file that is not there, as in a patch's index line."""
-
-ABSENT_MODE = "000000"
+from leonardo.overlay.entries import NO_FILE, Entry
+from leonardo.overlay.gitpython import GitCommandError, InvalidGitRepositoryError, NoSuchPathError, Repo
 
 PIN_COMMAND = "git update-index --cacheinfo 160000,{},upstream"
 """How the project's submodule is moved; ``git add`` would take the commit with the patches."""
@@ -30,17 +24,6 @@ _SETTINGS_WORDS = (
 _SETTINGS = tuple(_SETTINGS_WORDS.split())
 
 _SCRUBBED = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX", "GIT_EXTERNAL_DIFF")
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A file in a commit."""
-
-    mode: str
-    blob: str
-
-
-NO_FILE = Entry(ABSENT_MODE, ABSENT)
 
 
 class Tree:

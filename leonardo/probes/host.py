@@ -188,6 +188,20 @@ def locale() -> Result:
     return Result("locale", "degraded", name, "logs with other letters stop a program", "export LC_ALL=C.UTF-8")
 
 
+def git() -> Result:
+    """Whether there is git; a job does without."""
+    said = run("git", "--version")
+    if said.well:
+        return ok("git", said.output)
+    return Result(
+        "git",
+        "degraded",
+        f"does not run ({said.words})",
+        "no upstream is fetched and no patch put on it, and records do not say of which commit this project is",
+        "Install it, or load its module; a compute node does without",
+    )
+
+
 PROBES: tuple[Probe, ...] = (
     kernel,
     user_namespaces,
@@ -199,6 +213,7 @@ PROBES: tuple[Probe, ...] = (
     shared_memory,
     limits,
     locale,
+    git,
 )
 
 

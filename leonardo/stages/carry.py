@@ -159,6 +159,9 @@ def _unbundle_assets(source: Path, site: str, driver: str) -> None:
 
 def _git(*words: str) -> None:
     command: Sequence[str] = ("git", "-C", str(PROJECT), *words)
-    done = subprocess.run(command, capture_output=True, text=True)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True)
+    except OSError as error:
+        raise InputError(f"git does not run ({error.strerror})", "Install git, or load its module") from error
     if done.returncode != 0:
         raise InputError(f"git {words[0]}: {shorten(done.stderr, 200, placeholder=' …')}", "Is this a clone?")

@@ -8,8 +8,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import git
-
 import leonardo.tasks.desk
 from leonardo.engine.upstream import COMMIT
 from leonardo.engine.upstream.dataset import WRITTEN, dataset_in
@@ -122,7 +120,11 @@ def desk_revision() -> str:
 
 @cache
 def overlay() -> str:
-    """This repository's commit, with a mark where files differ from it; recorded, never compared."""
+    """This repository's commit, with a mark where files differ from it; recorded, never compared; "" without git."""
+    try:
+        import git  # which fails where there is no git
+    except ImportError:
+        return ""
     try:
         repository = git.Repo(PROJECT)
         return repository.head.commit.hexsha + ("+edited" if repository.is_dirty(submodules=False) else "")

@@ -5,8 +5,9 @@ import pytest
 from leonardo.errors import InputError
 from leonardo.overlay import operations
 from leonardo.overlay.check import check
+from leonardo.overlay.entries import NO_FILE
 from leonardo.overlay.rebase import go_on, rebase
-from leonardo.overlay.tree import NO_FILE, Tree
+from leonardo.overlay.tree import Tree
 from tests.overlay.conftest import EXTRA, RUN, Lab
 
 SECOND = "0002-run-add-second.patch"

@@ -92,6 +92,17 @@ def test_old_apptainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert cluster.apptainer(ApptainerLimits(command="notainer")).state == "degraded"
 
 
+def test_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Degraded where there is none, and well again with one in ``PATH``."""
+    assert host.git().state == "ok"
+    found = shutil.which("git")
+    assert found is not None
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert host.git().state == "degraded" and "\n" not in host.git().what
+    (tmp_path / "git").symlink_to(found)
+    assert host.git().state == "ok"
+
+
 def test_locale_is_utf8() -> None:
     """The tests' own is."""
     assert host.locale().state == "ok"
