@@ -21,6 +21,9 @@ class Settings(BaseModel):
 
 AnySettings = TypeVar("AnySettings", bound=Settings)
 
+_MOST_VALUES = 100_000
+"""In a file of settings; the longest here has some hundreds."""
+
 _EXAMPLE = "The other files in that folder are examples"
 
 
@@ -57,7 +60,7 @@ def read_yaml(path: Path) -> Any:
     """What a file holds. Raises InputError that names file and line."""
     try:
         root = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
-        _require_once(path, root)
+        _require_plain(path, root)
         # again, since a composed tree cannot be read without PyYAML's inner parts
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except yaml.MarkedYAMLError as error:
@@ -95,15 +98,23 @@ def _line(path: Path, place: Sequence[str | int]) -> int:
     return line
 
 
-def _require_once(path: Path, node: yaml.Node | None) -> None:
-    """No setting twice in one place: YAML would take the last without a word."""
-    if isinstance(node, yaml.MappingNode):
-        seen: set[str] = set()
-        for key, value in node.value:
-            if isinstance(key, yaml.ScalarNode) and key.value in seen:
-                raise InputError(f"{path}:{key.start_mark.line + 1}: {key.value} is there twice", "Remove one")
-            seen.add(key.value if isinstance(key, yaml.ScalarNode) else "")
-            _require_once(path, value)
-    elif isinstance(node, yaml.SequenceNode):
-        for value in node.value:
-            _require_once(path, value)
+def _require_plain(path: Path, root: yaml.Node | None) -> None:
+    """No setting twice in one place: YAML would take the last without a word. And no more than what a person writes.
+
+    A node that is named again (``*name``) is counted each time, since whoever goes over the values meets it each time.
+    """
+    left, open_nodes = _MOST_VALUES, [root]
+    while open_nodes:
+        node = open_nodes.pop()
+        left -= 1
+        if left < 0:
+            raise InputError(f"{path} holds more than {_MOST_VALUES} values, repeated ones counted", "Write it shorter")
+        if isinstance(node, yaml.MappingNode):
+            seen: set[str] = set()
+            for key, value in node.value:
+                if isinstance(key, yaml.ScalarNode) and key.value in seen:
+                    raise InputError(f"{path}:{key.start_mark.line + 1}: {key.value} is there twice", "Remove one")
+                seen.add(key.value if isinstance(key, yaml.ScalarNode) else "")
+                open_nodes.append(value)
+        elif isinstance(node, yaml.SequenceNode):
+            open_nodes += node.value

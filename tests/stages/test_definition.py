@@ -62,3 +62,23 @@ def test_a_wrong_setting_is_named_with_its_file(tmp_path, change, message):
 def test_an_unknown_stage_lists_the_known_ones():
     with pytest.raises(InputError, match=r"No stage moon\. Known stages: calibrate, .*smoke"):
         load_stage("moon")
+
+
+def test_a_file_that_names_its_parts_again_and_again_is_refused_at_once(tmp_path):
+    """Nine lines that stand for 9^9 values, and one that holds itself."""
+    path = tmp_path / "stage.yaml"
+    lines = [
+        f"{name}: &{name} [{', '.join(9 * [before])}]"
+        for before, name in zip(["x", *map("*{}".format, "abcdefgh")], "abcdefghi", strict=True)
+    ]
+    path.write_text("\n".join(["name: x", *lines, ""]))
+    for text in (path.read_text(), "name: &a [*a, *a]\n"):
+        path.write_text(text)
+        with pytest.raises(InputError, match="holds more than 100000 values"):
+            load_stage(path)
+
+
+def test_a_part_may_be_named_again(tmp_path):
+    path = tmp_path / "stage.yaml"
+    path.write_text("name: x\nshows: y\nupstream: {a: &a [1, 2], b: *a}\ncriteria: []\n")
+    assert load_stage(path).upstream == {"a": [1, 2], "b": [1, 2]}
