@@ -1,7 +1,10 @@
 """What became of a job, whatever its end was: one evidence file, one entry of the ledger, and the folder let go."""
 
+import fcntl
 import json
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
@@ -18,28 +21,60 @@ from leonardo.jobs.unpacked import read_unpacked
 _LINES = 12
 
 
-def collect(folder: Path, ledger: Path) -> dict[str, Any]:
+def collect(folder: Path, ledger: Path, finish: Callable[[dict[str, Any]], None] = lambda plan: None) -> dict[str, Any]:
     """Gather a job's records and evidence.
+
+    Args:
+        folder: of the job.
+        ledger: gets the job's entry.
+        finish: makes of the plan's job what is the job's as a whole, before the entry; a job for which it raises an
+            InputError did not end well.
 
     Returns:
         What was written to ``evidence.json``: ``ok``, ``reason``, ``figures``, ``pins``.
 
     Raises:
         InputError: the job has not ended, or the folder is no job's.
+        InfrastructureError: Slurm cannot be asked; nothing is written then.
     """
+    read_plan(folder)  # before there is something to lock
+    with _alone(folder):
+        return _collect(folder, ledger, finish)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """One that collects at a time."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _collect(folder: Path, ledger: Path, finish: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
     plan = read_plan(folder)
+    job = str(plan.get("job", ""))
+    if not plan.get("collected") and job and _entered(folder, plan, ledger):
+        plan |= {"collected": True}  # and was killed before it could note it
+        write_json(folder / PLAN, plan)
+        release(folder)
     if plan.get("collected") and (folder / EVIDENCE).is_file():  # the ledger names this very file
         return dict(json.loads((folder / EVIDENCE).read_bytes())) | {"again": True}
-    job = str(plan.get("job", ""))
     if not job:
         release(folder)
         raise InputError(f"{folder}: its job was never queued; the folder is let go", "Submit it again")
-    states = slurm.states(job) if slurm.available() else []
+    states = slurm.states(job)
     noted = list(events(folder))
     if any(not state.ended for state in states):
         raise InputError(f"job {job} is {states[0].name.lower()}", "Wait: leonardo launch follow; or cancel it")
     figures = _figures(folder, plan, states, noted)
     reason = _reason(folder, states, noted, plan)
+    try:
+        finish(plan)
+    except InputError as error:
+        reason = "; ".join(filter(None, (reason, error.what)))
     ok = not reason
     made = stage_folder(folder, plan)
     found = {
@@ -69,10 +104,24 @@ def collect(folder: Path, ledger: Path) -> dict[str, Any]:
     return found
 
 
+def _entered(folder: Path, plan: dict[str, Any], ledger: Path) -> bool:
+    """Whether the ledger has this very job's entry."""
+    path = os.path.relpath((folder / EVIDENCE).absolute(), ledger.parent.absolute())
+    return any(
+        entry.name == f"job {plan['name']}"
+        and entry.pins.get("job") == plan["job"]
+        and any(record.path == path for record in entry.records)
+        for entry in evidence.read(ledger)
+    )
+
+
 def _figures(folder: Path, plan: dict[str, Any], states: Sequence[slurm.State], noted: list[Event]) -> dict[str, Any]:
     steps = steps_file(folder, plan)
     ends = [event for event in noted if event.event == "ended"]
+    tasks, well = max(1, plan["array"]), _ended_well(noted)
     codes = [state.exit_code for state in states if state.exit_code is not None]
+    if well < tasks and not any(codes):
+        codes = []  # Slurm's 0 is the script's, which may have ended before its main step
     if not codes:
         codes = [event.code for event in ends if event.code is not None]
     return {
@@ -83,10 +132,15 @@ def _figures(folder: Path, plan: dict[str, Any], states: Sequence[slurm.State], 
         "restarts": max([event.restart for event in noted], default=0),
         "starts": sum(event.event == "started" for event in noted),
         "steps": len(list(read_records(steps))) if steps else 0,
-        "tasks": max(1, plan["array"]),
-        "tasks_ended_well": sum(event.code == 0 for event in ends),
+        "tasks": tasks,
+        "tasks_ended_well": well,
         **_unpacked(folder),
     }
+
+
+def _ended_well(noted: list[Event]) -> int:
+    """How many tasks noted that their main step ended well."""
+    return len({event.task for event in noted if event.event == "ended" and event.code == 0})
 
 
 def _unpacked(folder: Path) -> dict[str, Any]:
@@ -106,13 +160,15 @@ def _reason(folder: Path, states: Sequence[slurm.State], noted: list[Event], pla
     """Why the job did not end well, in a line; "" where it did."""
     bad = [state for state in states if state.name != "COMPLETED"]
     tasks = max(1, plan["array"])
-    well = len({event.task for event in noted if event.event == "ended" and event.code == 0})
-    if states and not bad:
-        return ""
-    if not states and well == tasks:
+    well = _ended_well(noted)
+    if not bad and well == tasks:
         return ""
     first = bad[0] if bad else None
-    words = _WORDS.get(first.name, first.name.lower()) if first else "Slurm no longer knows the job"
+    words = "Slurm no longer knows the job"
+    if first is not None:
+        words = _WORDS.get(first.name, first.name.lower())
+    elif states:
+        words = f"the main step noted a good end in {well} of {tasks} tasks"
     if first is not None and first.name == "FAILED":
         words = f"exit code {first.exit_code}"
     elif first is not None and first.name == "CANCELLED" and "Dependency" in first.reason:

@@ -68,10 +68,10 @@ class Look:
 
 
 def look(folder: Path) -> Look:
-    """A job's state now. Raises InputError where the folder is no job's."""
+    """A job's state now. Raises InputError where the folder is no job's, InfrastructureError where Slurm is away."""
     plan = read_plan(folder)
     job = str(plan.get("job", ""))
-    states = slurm.states(job) if job and slurm.available() else []
+    states = slurm.states(job) if job else []
     waiting = [state for state in states if state.name == "PENDING"]
     awaited = {before: _word(slurm.states(before)) for state in waiting[:1] for before in state.after}
     noted = list(events(folder))

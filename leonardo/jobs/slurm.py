@@ -16,8 +16,13 @@ _TIMEOUT = 60.0
 _LONGEST = 600  # characters of Slurm's words in a line
 
 ENDED = frozenset(
-    ("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "TIMEOUT")
-)
+    ("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED")
+) | {"REVOKED", "TIMEOUT"}
+
+_UNKNOWN = "Invalid job id"
+"""What the controller says of a job that it does not know; any other failure is none of its answers."""
+
+_LATER = "Ask again where Slurm's commands work and its controller answers; nothing was written"
 
 
 @dataclass(frozen=True)
@@ -99,15 +104,37 @@ def cancel(job: str) -> None:
 def states(job: str) -> list[State]:
     """A job's state, or those of an array's tasks; from the accounting where the controller has forgotten it.
 
-    Returns an empty list where neither knows it.
+    Returns an empty list where the controller answered and neither knows it.
+
+    Raises:
+        InfrastructureError: Slurm cannot be asked, which says nothing of the job.
     """
+    if shutil.which("squeue") is None:
+        raise InfrastructureError(f"job {job}: squeue is not here", _LATER)
     done = _call(["squeue", "--json", "--states=all", f"--jobs={job}"], check=False)
     if done.returncode == 0:
-        found = [_from_squeue(entry) for entry in json.loads(done.stdout)["jobs"]]
+        found = _listed(done.stdout)
         wanted = [state for state in found if state.job.partition("_")[0] == job or state.job == job]
         if wanted:
             return sorted(wanted, key=lambda state: state.job)
-    return _accounted(job)
+    accounted = _accounted(job)
+    if not accounted and done.returncode != 0 and _UNKNOWN not in done.stderr:
+        raise InfrastructureError(f"job {job}: Slurm cannot be asked ({_in_a_line(done.stderr)})", _LATER)
+    return accounted
+
+
+def queued(script: Path) -> list[str]:
+    """Ids of this user's queued and running jobs that were submitted with ``script``.
+
+    Raises:
+        InfrastructureError: Slurm cannot be asked.
+    """
+    if shutil.which("squeue") is None:
+        raise InfrastructureError(f"{script}: squeue is not here", _LATER)
+    done = _call(["squeue", "--noheader", f"--user={_user()}", "--format=%i|%o"])
+    pairs = (line.partition("|") for line in done.stdout.splitlines())
+    # a part of an array is <job>_<task>, one of a job of several kinds of nodes <job>+<part>
+    return sorted({re.split(r"[_+]", job.strip())[0] for job, _, command in pairs if command.strip() == str(script)})
 
 
 def require_known(jobs: Sequence[str]) -> None:
@@ -154,6 +181,13 @@ def _user() -> str:
     return getpass.getuser()
 
 
+def _listed(text: str) -> list[State]:
+    try:
+        return [_from_squeue(entry) for entry in json.loads(text)["jobs"]]
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise InfrastructureError("squeue --json gave no list of jobs", _LATER) from error
+
+
 def _from_squeue(entry: dict[str, Any]) -> State:
     state = entry["job_state"]
     name = state[0] if isinstance(state, list) else state  # a list since Slurm 23.11
@@ -189,10 +223,13 @@ def _accounted(job: str) -> list[State]:
         return []
     found = []
     for line in done.stdout.splitlines():
-        name, state, reason, code, nodes = line.split("|")
-        number, _, number_of_signal = code.partition(":")
-        ended = int(number) or (128 + int(number_of_signal) if int(number_of_signal or 0) else 0)
-        found.append(State(name, state.split()[0], "" if reason == "None" else reason, ended, nodes=nodes))
+        try:
+            name, state, reason, code, nodes = line.split("|")
+            number, _, number_of_signal = code.partition(":")
+            ended = int(number) or (128 + int(number_of_signal) if int(number_of_signal or 0) else 0)
+        except ValueError as error:
+            raise InfrastructureError(f"sacct gave a line that is none of its form: {line[:80]}", _LATER) from error
+        found.append(State(name, state.partition(" ")[0], "" if reason == "None" else reason, ended, nodes=nodes))
     return found
 
 

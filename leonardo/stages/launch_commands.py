@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from leonardo.errors import InputError
+from leonardo.errors import InfrastructureError, InputError
 from leonardo.jobs import slurm
 from leonardo.options import DriverName, Force, IdsFile, Out, Python, Sample, Seed, SiteName, Tree
 from leonardo.stages.carry import bundle_command, unbundle_command
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from leonardo.jobs.findings import Finding
 
 PROJECT = Path(__file__).parents[2]
+
+_PATIENCE = 30.0
+"""Seconds until a scheduler that did not answer is asked again."""
 
 launch_app = typer.Typer(name="launch", help="Stages as Slurm jobs: render, check, submit, follow, collect.")
 
@@ -189,7 +192,14 @@ def follow(
 
     said, position, shown = "", -1, None
     while True:
-        seen = look(run)
+        try:
+            seen = look(run)
+        except InfrastructureError as error:  # a controller that is away comes back
+            if once or not said:
+                raise
+            typer.echo(f"leonardo: {error.what}", err=True)
+            time.sleep(max(every, _PATIENCE))
+            continue
         if seen.line() != said:
             said = seen.line()
             typer.echo(said)
@@ -215,18 +225,20 @@ def collect(
 
     from leonardo.evidence import LEDGER
     from leonardo.jobs.collect import collect as collect_job
-    from leonardo.jobs.folder import EVIDENCE, read_plan
+    from leonardo.jobs.folder import EVIDENCE
     from leonardo.stages.launch_arrays import RECORDS
     from leonardo.stages.policies import put_together
 
+    def join(plan: dict[str, Any]) -> None:
+        if names := plan["pins"].get("checkpoints"):
+            put_together(run / RECORDS, names, Console())
+
     entries = ledger or run.parent / LEDGER
-    found = collect_job(run, entries)
+    found = collect_job(run, entries, join)
     figures = found["figures"]
     sentence = f"{figures['state']}, exit code {figures['exit_code']}, {figures['starts']} starts"
     typer.echo(f"{'ok' if found['ok'] else 'NOT OK'}: {sentence}{'' if found['ok'] else ': ' + found['reason']}")
     typer.echo(f"evidence: {run / EVIDENCE}{', records: ' + found['records'] if found['records'] else ''}")
-    if names := read_plan(run)["pins"].get("checkpoints"):
-        put_together(run / RECORDS, names, Console())
     if found.get("again") and (run / "run.json").is_file():
         typer.echo("it was collected and judged before; nothing is entered again")
         raise typer.Exit(0 if found["ok"] else 1)

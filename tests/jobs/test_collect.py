@@ -1,0 +1,150 @@
+"""What is made of a job's end, with programs that stand for Slurm's: what they say, and what they cannot say."""
+
+import json
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from leonardo.cli import app
+from leonardo.evidence import read
+from leonardo.jobs.collect import collect
+
+PLAN = {"name": "small", "title": "t", "array": 0, "pins": {"site": "sealed"}, "resources": {"nodes": 1}, "job": "7"}
+ENDED = {"time": "2026-01-01T00:00:00Z", "job": "7", "task": "", "restart": 0, "event": "ended", "code": 0}
+UNKNOWN = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"
+AWAY = "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1"
+
+Programs = Callable[..., None]
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Programs:
+    """Puts shell programs in Slurm's places; no others of Slurm's are found then."""
+    place = tmp_path / "bin"
+    place.mkdir()
+    for name in ("sh", "cat", "git"):
+        (place / name).symlink_to(shutil.which(name) or name)
+    monkeypatch.setenv("PATH", str(place))
+
+    def put(**scripts: str) -> None:
+        for name, script in scripts.items():
+            (place / name).write_text(f"#!/bin/sh\n{script}\n")
+            (place / name).chmod(0o755)
+
+    return put
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    """The folder of a job that noted a good end."""
+    folder = tmp_path / "runs/job"
+    folder.mkdir(parents=True)
+    (folder / "job.json").write_text(json.dumps(PLAN))
+    (folder / "events.jsonl").write_text(json.dumps(ENDED) + "\n")
+    (folder / "lock.json").write_text('{"job": "7"}')
+    return folder
+
+
+def state(name: str, code: int = 0, **more: Any) -> str:
+    """A squeue that says this of job 7."""
+    entry = {"job_id": 7, "job_state": name, "exit_code": code, "array_job_id": 0, "array_task_id": None} | more
+    return f"cat <<'END'\n{json.dumps({'jobs': [entry]})}\nEND"
+
+
+def launch(*arguments: str | Path) -> Any:
+    return CliRunner().invoke(app, ["launch", *map(str, arguments)])
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.parent.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    "scripts",
+    [
+        {},
+        {"squeue": AWAY},
+        {"squeue": AWAY, "sacct": "exit 1"},
+        {"squeue": AWAY, "sacct": "exit 0"},
+        {"squeue": "echo {}"},
+        {"squeue": "echo '[[[['"},
+        {"squeue": UNKNOWN, "sacct": "echo odd"},
+    ],
+    ids=str,
+)
+def test_a_slurm_that_cannot_be_asked_says_nothing_of_the_job(job: Path, programs: Programs, scripts: Any) -> None:
+    """One line, 3, nothing written; the job may well run."""
+    programs(sbatch="exit 0", **scripts)
+    before = files(job)
+    for command in (("collect", job), ("follow", "--once", job)):
+        done = launch(*command)
+        assert done.exit_code == 3 and done.stdout == "" and len(done.stderr.splitlines()) == 1, done.output
+        assert "no longer known" not in done.output
+    assert files(job) == before
+
+
+def test_a_job_that_slurm_does_not_know_is_judged_by_what_it_noted(job: Path, programs: Programs) -> None:
+    programs(squeue=UNKNOWN)
+    assert collect(job, job.parent / "ledger.jsonl")["ok"] and not (job / "lock.json").exists()
+    assert launch("follow", "--once", job).stdout.startswith("job 7: no longer known to Slurm")
+
+
+def test_what_the_accounting_knows_is_believed_while_the_controller_is_away(job: Path, programs: Programs) -> None:
+    programs(squeue=AWAY, sacct="echo '7|FAILED|None|3:0|n1'")
+    assert collect(job, job.parent / "ledger.jsonl")["figures"]["exit_code"] == 3
+
+
+def test_a_job_whose_main_step_never_ran_did_not_end_well(job: Path, programs: Programs) -> None:
+    """The site's set-up ended the script with 0 before it."""
+    programs(squeue=state("COMPLETED"))
+    (job / "events.jsonl").unlink()
+    found = collect(job, job.parent / "ledger.jsonl")
+    assert (found["ok"], found["figures"]["exit_code"]) == (False, None)
+    assert found["reason"] == "the main step noted a good end in 0 of 1 tasks"
+    assert [entry.verdict for entry in read(job.parent / "ledger.jsonl")] == ["fail"]
+
+
+def test_each_task_of_an_array_has_to_note_its_end(job: Path, programs: Programs) -> None:
+    entries = [{"job_id": 7 + n, "job_state": "COMPLETED", "exit_code": 0, "array_job_id": 7} for n in range(2)]
+    listed = json.dumps({"jobs": [entry | {"array_task_id": n} for n, entry in enumerate(entries)]})
+    programs(squeue=f"echo '{listed}'")
+    (job / "job.json").write_text(json.dumps(PLAN | {"array": 2}))
+    (job / "events.jsonl").write_text("".join(json.dumps(ENDED | {"task": "0"}) + "\n" for _ in range(2)))
+    assert collect(job, job.parent / "ledger.jsonl")["reason"] == "the main step noted a good end in 1 of 2 tasks"
+
+
+def test_a_job_that_was_revoked_has_ended(job: Path, programs: Programs) -> None:
+    programs(squeue=state("REVOKED"))
+    assert collect(job, job.parent / "ledger.jsonl")["reason"] == "revoked"
+
+
+def test_a_job_has_one_entry(job: Path, programs: Programs) -> None:
+    """Though it was collected by two at a time, and by one that was killed before it could note it."""
+    programs(squeue=state("COMPLETED"))
+    ledger = job.parent / "ledger.jsonl"
+    several = [threading.Thread(target=collect, args=(job, ledger)) for _ in range(4)]
+    for each in several:
+        each.start()
+    for each in several:
+        each.join()
+    assert len(read(ledger)) == 1
+    (job / "job.json").write_text(json.dumps(PLAN))
+    (job / "lock.json").write_text('{"job": "7"}')
+    assert collect(job, ledger)["again"] and len(read(ledger)) == 1
+    assert json.loads((job / "job.json").read_text())["collected"] and not (job / "lock.json").exists()
+
+
+def test_an_evaluation_whose_parts_cannot_be_joined_did_not_end_well(job: Path, programs: Programs) -> None:
+    """Its entry is a fail from the first, with the reason."""
+    programs(squeue=state("COMPLETED"))
+    (job / "job.json").write_text(json.dumps(PLAN | {"pins": {"site": "sealed", "checkpoints": ["base"], "parts": 2}}))
+    done = launch("collect", job)
+    assert done.exit_code == 1 and "base: " in done.stdout.splitlines()[0], done.output
+    (entry,) = read(job.parent / "ledger.jsonl")
+    assert entry.verdict == "fail" and "evaluation-base.json: no such file" in entry.says
+    assert launch("collect", job).exit_code == 1 and len(read(job.parent / "ledger.jsonl")) == 1
