@@ -56,6 +56,20 @@ def read_settings(path: Path, kind: type[AnySettings], defaults: dict[str, Any] 
         raise wrong_setting(path, first["loc"], message) from error
 
 
+def require_named(path: Path, folder: str, name: str) -> None:
+    """What a file calls itself is what others find it by, and what evidence is kept under.
+
+    A file of ``launch/<folder>`` has its own name; one elsewhere may have any that is not of a file in there.
+
+    Raises:
+        InputError: names both.
+    """
+    own = path.resolve().parent == (LAUNCH / folder).resolve()
+    if name != path.stem and (own or (LAUNCH / folder / f"{name}.yaml").is_file()):
+        what = f"which is launch/{folder}/{name}.yaml" if not own else f"and the file {path.stem}"
+        raise InputError(f"{at(path, ('name',))}: name is {name}, {what}", f"Write name: {path.stem}")
+
+
 def read_yaml(path: Path) -> Any:
     """What a file holds. Raises InputError that names file and line."""
     try:

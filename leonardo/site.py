@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator
 
 from leonardo.cluster import Cluster
-from leonardo.settings import Settings, find_settings, read_settings
+from leonardo.settings import Settings, find_settings, read_settings, require_named
 
 CACHE_VARIABLE = "LEONARDO_CACHE"
 NODE_CACHE_VARIABLE = "LEONARDO_NODE_CACHE"
@@ -136,6 +136,7 @@ def load_site(name: str | Path) -> Site:
     """
     path = find_settings(name, "sites")
     site = read_settings(path, Site, {"cache": Site.model_fields["cache"].default})
+    require_named(path, "sites", site.name)
     return site.model_copy(update={"bases": {name: _absolute(base, path) for name, base in site.bases.items()}})
 
 

@@ -15,7 +15,7 @@ from leonardo.gates.earlystop import StopRule
 from leonardo.jobs.settings import JobSettings, Shape
 from leonardo.rollout.episode import EpisodeSettings
 from leonardo.rollout.families import REFERENCE, load_family
-from leonardo.settings import Settings, at, find_settings, read_settings
+from leonardo.settings import Settings, at, find_settings, read_settings, require_named
 from leonardo.stages.corpus import Corpus
 
 DESK_SIZES = (
@@ -162,6 +162,7 @@ def load_stage(name: str | Path) -> Stage:
     """Read a stage: a name in ``launch/stages`` or a path. Raises InputError that names file and setting."""
     path = find_settings(name, "stages")
     stage = read_settings(path, Stage)
+    require_named(path, "stages", stage.name)
     _try(path, stage.corpus_sizes, stage.episode_settings, stage.learner, stage.warm_start_config)
     return stage
 
@@ -170,6 +171,7 @@ def load_model(name: str | Path) -> Model:
     """Read a model: a name in ``launch/models`` or a path. Raises InputError that names file and setting."""
     path = find_settings(name, "models")
     model = read_settings(path, Model)
+    require_named(path, "models", model.name)
     _try(
         path,
         lambda: _changed(EpisodeSettings(), model.episode, "episode"),

@@ -89,6 +89,17 @@ def test_wrong_key_is_named(tmp_path: Path, old: str, new: str, words: str) -> N
     assert f"{path}:{line}: {words}" in str(caught.value)
 
 
+def test_the_name_of_another_file_is_refused(tmp_path: Path) -> None:
+    """What is kept under a name is that file's; a copy gets a name of its own."""
+    path = tmp_path / "mine.yaml"
+    path.write_text((LAUNCH / "sites/desk.yaml").read_text())
+    with pytest.raises(InputError, match=r"mine\.yaml:2: name is desk, which is launch/sites/desk\.yaml") as caught:
+        load_site(path)
+    assert "name: mine" in str(caught.value)
+    path.write_text(path.read_text().replace("name: desk", "name: here"))
+    assert load_site(path).name == "here"
+
+
 def test_site_without_a_cluster() -> None:
     """A laptop has no queue, and says what to do instead."""
     with pytest.raises(InputError, match=r"site desk has no cluster\. Run the stage here"):

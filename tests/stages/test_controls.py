@@ -96,7 +96,7 @@ def test_nan_ends_the_stage_with_step_and_tensor_named(tmp_path: Path) -> None:
     stage = yaml.safe_load((LAUNCH / "stages" / "calibrate.yaml").read_text())
     stage["desk"]["faults"] = {"nan_gradient_at": 2}
     stage["attempts"] = 0  # what is never trained is not evaluated
-    path = tmp_path / "control.yaml"
+    path = tmp_path / "calibrate.yaml"
     path.write_text(yaml.safe_dump(stage))
     words = ["stage", "run", path, "--force", "a control run", "--runs", tmp_path / "runs", "--out", tmp_path / "out"]
     done = subprocess.run(

@@ -107,12 +107,13 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Run]]:
                 source["substitute"]["path"] = str((place / source["substitute"]["path"]).resolve())
         stage = yaml.safe_load(find_settings("smoke", "stages").read_text())
         stage["upstream"] |= {"num_samples_per_prompt_rollout": 4, "total_episodes": 16 * updates}
-        (tmp_path / "site.yaml").write_text(yaml.safe_dump(site))
+        site_file = tmp_path / f"{site['name']}.yaml"  # as it is called, since its name is a shipped one's
+        site_file.write_text(yaml.safe_dump(site))
         (tmp_path / "smoke.yaml").write_text(yaml.safe_dump(stage))
         runs = runs or tmp_path / "runs"
         command = [sys.executable, "-m", "leonardo.cli", "stage", "run", str(tmp_path / "smoke.yaml")]
         command += ["--engine", "upstream", "--force", "a run with an injected fault proves nothing"]
-        command += ["--site", str(tmp_path / "site.yaml"), "--runs", str(runs), "--out", str(tmp_path / "out")]
+        command += ["--site", str(site_file), "--runs", str(runs), "--out", str(tmp_path / "out")]
         command += ["--upstream", str(TREE), "--upstream-python", str(PYTHON)]
         if policy := os.environ.get("LEONARDO_TEST_POLICY"):
             command += ["--policy", policy]
