@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from leonardo.cluster import ApptainerLimits, Cluster, Roots
+from leonardo.errors import InputError
 from leonardo.probes import cluster
 from leonardo.site import load_site
-from leonardo.stages.doctor import _space
+from leonardo.stages.doctor import _space, doctor_command
 from tests.probes.worlds import Entered, World, stand_in
 
 
@@ -166,3 +167,29 @@ def test_space_of_a_variable_that_is_not_set() -> None:
     """Is not called well."""
     found = list(_space(Roots(shared=Path("$WORK/x"), scratch=Path("/tmp"), least_free=0, least_files=0)))
     assert [(one.state, one.what) for one in found] == [("degraded", "$WORK/x is not set here")]
+
+
+def test_node_of_a_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The doctor asks for a whole node of it, and begins with the site's set-up; a line that fails is named."""
+    site = tmp_path / "site.yaml"
+    site.write_text(
+        "name: two\n"
+        "cluster:\n"
+        "  account: project\n"
+        "  pools:\n"
+        "    first: {partition: one, cores: 2, memory: 2, tmp_size: 1}\n"
+        "    other: {partition: two, cores: 6, memory: 7.5, gpus: 4, gpu: none, tmp_size: 1}\n"
+        "  qualities: [{name: normal, most_minutes: 60, most_nodes: 2}]\n"
+        f"  roots: {{shared: {tmp_path}, scratch: {tmp_path}}}\n"
+        "  set_up: ['mark() { MARK=seen; }', 'mark # it stays', 'test \"$MARK\" = other']\n"
+    )
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    run = 'until [ "$1" = bash ]; do shift; done; exec "$@"'
+    stand_in(tmp_path, monkeypatch, "srun", f'echo "$@" > {tmp_path}/asked; {run} 2> {tmp_path}/said')
+    assert doctor_command(tmp_path / "doctor.json", str(site), node=True, pool="other") == 3
+    asked = (tmp_path / "asked").read_text()
+    for option in ("--partition=two", "--cpus-per-task=6", "--mem=7680M", "--gres=gpu:4", "--pool other"):
+        assert option in asked
+    assert (tmp_path / "said").read_text() == 'set_up of the site failed at: test "$MARK" = other\n'
+    with pytest.raises(InputError, match="no pool none"):
+        doctor_command(tmp_path / "doctor.json", str(site), node=True, pool="none")
