@@ -10,6 +10,7 @@ from leonardo.jobs.settings import Shape
 
 _GB = 1e9 / (1 << 30)  # billions of bytes in GiB
 _STATES = 16  # bytes a parameter: bfloat16 weights and gradients, float32 master and two moments
+_DESK_ACTIVATIONS = 2.0  # GiB; beside float32 weights, gradients and two moments, which are 16 bytes, too
 _UTILIZATION = 0.9
 """vLLM's own share of a GPU where no flag says another."""
 
@@ -136,3 +137,8 @@ def learner_memory(shape: Shape, parameters: float) -> float:
     states = _STATES * parameters * _GB / sum(shape.learners)
     copy = 2 * parameters * _GB / shape.zpg if shape.zpg > 1 else 0.0
     return states + copy + shape.activations
+
+
+def desk_memory(parameters: float) -> float:
+    """GiB of the desk engine's process for billions of ``parameters``: float32 weights, gradients and two moments."""
+    return _STATES * parameters * _GB + _DESK_ACTIVATIONS

@@ -25,6 +25,7 @@ from leonardo.stages.launch_basis import Ground, finding_of, ground_of, stages_o
 from leonardo.stages.launch_choices import Choices, cluster_of
 from leonardo.stages.launch_note import note_stage
 from leonardo.stages.launch_trainer import trainer_of
+from leonardo.stages.start import desk_findings, start_findings
 
 
 @dataclass(frozen=True)
@@ -167,6 +168,10 @@ def check(ready: Ready) -> list[Finding]:
     """What can be known before the queue."""
     cluster = cluster_of(ready.site)
     found = check_plan(ready.plan, cluster, cluster.pool(ready.pool), ready.script, ready.trainer)
+    if ready.asked is not None:
+        stage, model = ready.asked.stage_and_model()
+        found += () if stage.rows else start_findings(model, ready.site)
+        found += desk_findings(model, ready.plan.resources) if ready.asked.engine == "desk" else ()
     return [*found, *(finding_of(ready.asked, ready.ground) if ready.asked else ())]
 
 

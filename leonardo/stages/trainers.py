@@ -15,7 +15,6 @@ from leonardo.engine.upstream.engine import train as train_upstream
 from leonardo.errors import InputError, NotFiniteError
 from leonardo.gates.steps import StepRecord
 from leonardo.hooks.sandbox import SCHEME, SITE_VARIABLE
-from leonardo.hooks.sources import find
 from leonardo.site import CACHE_VARIABLE, Site
 from leonardo.stages.asked import Engine, UpstreamPlace
 from leonardo.stages.definition import Model, Stage
@@ -80,17 +79,6 @@ class Trainer:
             except NotFiniteError as error:  # a finding, which the ledger has to hold
                 reason = str(error)
         return TrainingOutcome(policy, int(policy is None), reason, seconds=round(time.monotonic() - started, 1))
-
-
-def pretrained(model: Model, site: Site) -> Path | None:
-    """What the model starts from: it lies in the site's cache, below ``models``, or where its name says."""
-    if model.start == "desk":
-        return None
-    kept = site.cache / "models" / Path(model.start).name
-    folder = kept if kept.is_dir() else find(model.start)
-    if folder is None:
-        raise InputError(f"{model.start} is not on this machine", f"Fetch it: hf download {model.start}")
-    return folder
 
 
 def checkpoint_figures(base: Path, trained: Path | None) -> dict[str, Any]:

@@ -33,7 +33,8 @@ from leonardo.stages.ladder import GATES, criteria_below, opening
 from leonardo.stages.limits import RunLimits
 from leonardo.stages.pins import known_pins
 from leonardo.stages.recipe import Recipe, opened
-from leonardo.stages.trainers import LIMITS, Trainer, checkpoint_figures, pretrained
+from leonardo.stages.start import pretrained
+from leonardo.stages.trainers import LIMITS, Trainer, checkpoint_figures
 from leonardo.stages.verdicts import FACTS, Basis, record, sentence_of
 
 STEPS, STARTED = "steps.jsonl", "stage.json"

@@ -38,7 +38,7 @@ from leonardo.site import load_site
 from leonardo.stages.definition import Model, Stage, load_model
 from leonardo.stages.demo import line_of
 from leonardo.stages.recipe import Recipe, opened, plain
-from leonardo.stages.trainers import pretrained
+from leonardo.stages.start import pretrained
 from leonardo.stages.transferfile import KINDS, Kind, Transfer, learner_of, load_transfer
 from leonardo.stages.transfermatrix import BASE, CONTROL, Effect, Matrix
 from leonardo.stages.transferrows import FunctionRows, function_rows

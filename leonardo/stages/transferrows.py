@@ -17,7 +17,7 @@ from leonardo.rollout.families import load_family
 from leonardo.rollout.formats import Call
 from leonardo.site import Site
 from leonardo.stages.definition import load_model
-from leonardo.stages.trainers import pretrained
+from leonardo.stages.start import pretrained
 from leonardo.stages.transferfile import Transfer
 
 

@@ -112,6 +112,25 @@ def test_a_folder_of_runs_that_cannot_be_written_is_a_finding(tmp_path: Path) ->
     assert any(entry["id"] == "paths.writable" and entry["what"].startswith("/proc/runs/") for entry in findings)
 
 
+def test_a_model_that_the_desk_cannot_hold_is_found_before_the_queue(tmp_path: Path) -> None:
+    """Neither in memory nor on disk; one that is made on the way is no question."""
+    wanted = {"offline.model": "Qwen3.5-9B is not on this machine", "nodes.memory": "about 147 GiB for the 9.7 billion"}
+    for model, there in (("qwen35_9b", True), ("desk", False)):
+        variables = {**_SET, "LEONARDO_CACHE": str(tmp_path), "HF_HUB_CACHE": str(tmp_path / "hub")}
+        run("launch", "check", "smoke", "--model", model, "--engine", "desk", "--out", str(tmp_path), **variables)
+        findings = json.loads((tmp_path / "launch-check.json").read_text())["figures"]["findings"]
+        said = {entry["id"]: entry["what"] for entry in findings}
+        for name, words in wanted.items():
+            assert (words in said.get(name, "")) is there, said
+
+
+def test_what_is_no_job_is_not_waited_for() -> None:
+    """Slurm would take it and wait for ever."""
+    done = run("launch", "submit", "smoke", "--after", "yesterday", **_SET)
+    assert done.returncode == 2
+    assert done.stderr == "leonardo: 'yesterday' is no job's id. Give the number that submit names\n"
+
+
 def test_all_that_sbatch_says_is_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each line once, without its program's name."""
     program = tmp_path / "sbatch"
