@@ -11,7 +11,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+from typer.testing import CliRunner
 
+from leonardo.cli import app
 from leonardo.errors import InputError
 from leonardo.evidence import read
 from leonardo.jobs import slurm
@@ -123,6 +125,18 @@ def test_cancel(count: Count) -> None:
     until(
         lambda: not [entry for entry in psutil.process_iter(["cmdline"]) if str(plan.folder) in entry.info["cmdline"]]
     )
+
+
+def test_what_has_ended_is_not_cancelled_and_what_never_was_is_not_waited_for(count: Count) -> None:
+    """Each in one line."""
+    plan = count(1)
+    job = queue(plan)
+    wait_for(job, ended)
+    slurm.require_known([job])
+    with pytest.raises(InputError, match="Slurm knows no job 99999"):
+        slurm.require_known([job, "99999"])
+    done = CliRunner().invoke(app, ["launch", "cancel", str(plan.folder)])
+    assert done.exit_code == 0 and done.output == f"job {job}: it has ended (completed); nothing is done\n"
 
 
 def test_cancel_while_nodes_are_checked(count: Count, tmp_path: Path) -> None:
