@@ -91,3 +91,6 @@ def test_memory_is_asked_of_the_nodes_that_sandboxes_are_on(site: Site) -> None:
     assert found(int(2 * 480 / shape.sandbox_memory)) == []
     (said,) = found(int(2 * 490 / shape.sandbox_memory))
     assert said.startswith("a node for sandboxes needs about 490 GiB (trainer 0")
+    assert not cpu.tmp_in_memory and "tmp in memory" not in said
+    (said,) = found(int(2 * 490 / shape.sandbox_memory), cpu.model_copy(update={"tmp_in_memory": True}))
+    assert f"tmp in memory {plan.sandboxes.tmp:g}" in said
