@@ -14,7 +14,7 @@ from leonardo.errors import InputError
 from leonardo.files import write_json
 from leonardo.gates.steps import read_records
 from leonardo.jobs import slurm
-from leonardo.jobs.folder import EVIDENCE, PLAN, Event, events, read_plan, release
+from leonardo.jobs.folder import EVIDENCE, PLAN, SCRIPT, Event, events, read_plan, release
 from leonardo.jobs.follow import last_lines, stage_folder, steps_file
 from leonardo.jobs.unpacked import read_unpacked
 
@@ -63,6 +63,10 @@ def _collect(folder: Path, ledger: Path, finish: Callable[[dict[str, Any]], None
     if plan.get("collected") and (folder / EVIDENCE).is_file():  # the ledger names this very file
         return dict(json.loads((folder / EVIDENCE).read_bytes())) | {"again": True}
     if not job:
+        if forgotten := slurm.queued(folder.absolute() / SCRIPT):
+            raise InputError(
+                f"{folder}: job {', '.join(forgotten)} was queued, and not noted", "End it: leonardo launch cancel"
+            )
         release(folder)
         raise InputError(f"{folder}: its job was never queued; the folder is let go", "Submit it again")
     states = slurm.states(job)

@@ -7,7 +7,7 @@ from typing import Any
 
 from leonardo.gates.steps import read_records
 from leonardo.jobs import slurm
-from leonardo.jobs.folder import Event, events, read_plan
+from leonardo.jobs.folder import SCRIPT, Event, events, read_plan
 
 _TAIL = 4096
 STEPS = "steps.jsonl"
@@ -24,6 +24,7 @@ class Look:
         last: event.
         steps: records written, and the last of them.
         log: the file with the output.
+        forgotten: jobs of this folder in the queue whose id was not noted: submit was killed.
     """
 
     job: str
@@ -33,6 +34,7 @@ class Look:
     record: Any
     log: Path | None
     awaited: dict[str, str] = field(default_factory=dict)
+    forgotten: tuple[str, ...] = ()
 
     @property
     def ended(self) -> bool:
@@ -45,6 +47,8 @@ class Look:
 
     def line(self) -> str:
         """For people."""
+        if not self.job and self.forgotten:
+            return f"job {', '.join(self.forgotten)} was queued, and not noted; end it: leonardo launch cancel"
         if not self.job:
             return "never queued"
         counts: dict[str, int] = {}
@@ -74,6 +78,7 @@ def look(folder: Path) -> Look:
     states = slurm.states(job) if job else []
     waiting = [state for state in states if state.name == "PENDING"]
     awaited = {before: _word(slurm.states(before)) for state in waiting[:1] for before in state.after}
+    forgotten = [] if job else slurm.queued(folder.absolute() / SCRIPT)
     noted = list(events(folder))
     steps = steps_file(folder, plan)
     records = list(read_records(steps)) if steps else []
@@ -86,6 +91,7 @@ def look(folder: Path) -> Look:
         record=records[-1] if records else None,
         log=logs[-1] if logs else None,
         awaited=awaited,
+        forgotten=tuple(forgotten),
     )
 
 

@@ -269,11 +269,16 @@ def _judged(run: Path, found: dict[str, Any], runs: Path) -> bool:
 @launch_app.command()
 def cancel(run: Run) -> None:
     """End a job, or take it from the queue."""
-    from leonardo.jobs.folder import read_plan
+    from leonardo.jobs.folder import SCRIPT, read_plan
 
     job = str(read_plan(run).get("job", ""))
-    if not job:
+    if not job and not (forgotten := slurm.queued(run.absolute() / SCRIPT)):
         raise InputError(f"{run}: its job was never queued", "Remove the folder")
+    if not job:  # submit was killed before it could note it
+        for job in forgotten:
+            slurm.cancel(job)
+            typer.echo(f"job {job}, which was queued and not noted: asked to end; then leonardo launch collect {run}")
+        return
     states = slurm.states(job)
     if states and all(state.ended for state in states):
         ends = ", ".join(sorted({state.name.lower() for state in states}))

@@ -192,11 +192,12 @@ def submit_all(ready: Sequence[Ready], after: Sequence[str] = ()) -> None:
         try:
             if entry.asked is not None and entry.plan.ray:
                 note_stage(entry.plan, entry.asked, entry.ground)
-            job = slurm.submit(script, after=before)
+            job = slurm.submit(script, after=before, hold=True)
         except BaseException:
             release(entry.plan.folder)
             raise
         note_job(entry.plan.folder, job)
+        slurm.release(job)  # held until its folder knows it: a job that was killed here before would be nobody's
         before = [job]
         typer.echo(f"job {job}: {entry.plan.title}; folder {entry.plan.folder}")
 

@@ -148,3 +148,15 @@ def test_an_evaluation_whose_parts_cannot_be_joined_did_not_end_well(job: Path, 
     (entry,) = read(job.parent / "ledger.jsonl")
     assert entry.verdict == "fail" and "evaluation-base.json: no such file" in entry.says
     assert launch("collect", job).exit_code == 1 and len(read(job.parent / "ledger.jsonl")) == 1
+
+
+def test_a_job_that_submit_could_not_note_is_found_in_the_queue(job: Path, programs: Programs) -> None:
+    """By its script; the folder is let go once it is ended."""
+    (job / "job.json").write_text(json.dumps(PLAN | {"job": ""}))
+    lines = f"echo '5|/other/job.sh'; echo '8_[0-3]|{job}/job.sh'; echo '8_4|{job}/job.sh'; echo '9+1|{job}/job.sh'"
+    programs(squeue=lines, scancel=f'echo "$1" >> {job}/cancelled')
+    assert "job 8, 9 was queued, and not noted" in launch("collect", job).stderr and (job / "lock.json").exists()
+    assert launch("follow", job).stdout.startswith("job 8, 9 was queued, and not noted")
+    assert launch("cancel", job).exit_code == 0 and (job / "cancelled").read_text() == "8\n9\n"
+    programs(squeue="exit 0")
+    assert "was never queued" in launch("collect", job).stderr and not (job / "lock.json").exists()
