@@ -11,6 +11,8 @@ from typing import Any
 
 from leonardo.errors import InputError
 
+_DAMAGED = "It was damaged, or written by something else"
+
 
 def write_atomic(path: Path, content: bytes | str) -> None:
     """Write ``content`` to ``path`` so that a reader or a crash sees the old file or the new one, never a part."""
@@ -51,6 +53,29 @@ def require_writable(folder: Path) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Write ``value`` as indented JSON, atomically. NaN and infinity are refused (ValueError): they are not JSON."""
     write_atomic(path, json.dumps(value, indent=2, sort_keys=True, allow_nan=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """What a JSON file holds, read strictly: NaN and infinity are not JSON.
+
+    Raises:
+        FileNotFoundError: there is none.
+        InputError: it cannot be read, or holds no JSON; names it.
+    """
+    try:
+        return json.loads(path.read_bytes(), parse_constant=_refuse)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror})", "Make it readable, or remove it") from error
+    except RecursionError as error:
+        raise InputError(f"{path} is nested too deeply", _DAMAGED) from error
+    except ValueError as error:
+        raise InputError(f"{path} is not JSON ({' '.join(str(error).split())[:200]})", _DAMAGED) from error
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON")
 
 
 def sha256_bytes(data: bytes) -> str:

@@ -5,7 +5,6 @@ sandboxes alone. One line for each thing that is missing; exit code 2 where some
 short.
 """
 
-import json
 import os
 import shutil
 import socket
@@ -14,14 +13,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from leonardo.errors import InputError
 from leonardo.hooks.paths import LONGEST_SCRATCH
+from leonardo.jobs.folder import read_plan
 
 _GIB = 1 << 30
 
 
 def missing(plan: dict[str, Any]) -> Iterator[str]:
     """What is not there of what the plan names, a line each."""
-    for name, remedy in plan["needs"].items():
+    for name, remedy in plan.get("needs", {}).items():
         path = Path(name)
         if not path.exists():
             yield f"{name} is not there. {remedy}"
@@ -40,9 +41,9 @@ def shortcomings(asked: dict[str, Any], scratch: Path) -> Iterator[str]:
         yield f"{scratch} cannot be made ({error.strerror})"
         return
     free = shutil.disk_usage(scratch).free / _GIB
-    if free < asked["tmp"]:
+    if free < asked.get("tmp", 0.0):
         yield f"{scratch.parent} has {free:.1f} GiB free, the job needs {asked['tmp']:g}"
-    if (wanted := asked["gpus"]) and (seen := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
+    if (wanted := asked.get("gpus", 0)) and (seen := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
         count = len([entry for entry in seen.split(",") if entry])
         if count < wanted:
             yield f"{count} GPUs are visible, the job needs {wanted}"
@@ -68,10 +69,14 @@ def _make_ready(run: Path) -> None:
 
 def main(arguments: list[str]) -> int:
     """Entry point."""
-    plan = json.loads(Path(arguments[0]).read_bytes())
-    if plan["ray"]:
+    try:
+        plan = read_plan(Path(arguments[0]).parent)
+    except InputError as error:
+        print(f"{socket.gethostname()}: {error}", file=sys.stderr)
+        return error.exit_code
+    if plan.get("ray"):
         _make_ready(Path(plan["folder"]))
-    asked = plan["sandboxes" if arguments[2:] == ["sandboxes"] else "resources"]
+    asked = (plan.get("sandboxes") if arguments[2:] == ["sandboxes"] else None) or plan["resources"]
     lacking, short = list(missing(plan)), list(shortcomings(asked, Path(arguments[1])))
     for line in (*lacking, *short):
         print(f"{socket.gethostname()}: {line}", file=sys.stderr)

@@ -1,7 +1,6 @@
 """What became of a job, whatever its end was: one evidence file, one entry of the ledger, and the folder let go."""
 
 import fcntl
-import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -9,16 +8,41 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict, JsonValue
+
 from leonardo import evidence
 from leonardo.errors import InputError
-from leonardo.files import write_json
+from leonardo.files import read_json, write_json
 from leonardo.gates.steps import read_records
 from leonardo.jobs import slurm
-from leonardo.jobs.folder import EVIDENCE, PLAN, SCRIPT, Event, events, read_plan, release
+from leonardo.jobs.folder import EVIDENCE, PLAN, SCRIPT, Event, events, read_plan, release, require_form
 from leonardo.jobs.follow import last_lines, stage_folder, steps_file
 from leonardo.jobs.unpacked import read_unpacked
 
 _LINES = 12
+
+
+class _Figures(BaseModel):
+    """Those that are relied on."""
+
+    model_config = ConfigDict(extra="allow")
+
+    exit_code: int | None
+    state: str
+    starts: int
+    restarts: int
+
+
+class _Found(BaseModel):
+    """``evidence.json``."""
+
+    model_config = ConfigDict(extra="allow")
+
+    ok: bool
+    reason: str
+    figures: _Figures
+    pins: dict[str, JsonValue]
+    records: str
 
 
 def collect(folder: Path, ledger: Path, finish: Callable[[dict[str, Any]], None] = lambda plan: None) -> dict[str, Any]:
@@ -61,7 +85,9 @@ def _collect(folder: Path, ledger: Path, finish: Callable[[dict[str, Any]], None
         write_json(folder / PLAN, plan)
         release(folder)
     if plan.get("collected") and (folder / EVIDENCE).is_file():  # the ledger names this very file
-        return dict(json.loads((folder / EVIDENCE).read_bytes())) | {"again": True}
+        found = read_json(folder / EVIDENCE)
+        require_form(folder / EVIDENCE, found, _Found)
+        return dict(found) | {"again": True}
     if not job:
         if forgotten := slurm.queued(folder.absolute() / SCRIPT):
             raise InputError(

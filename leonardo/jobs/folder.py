@@ -17,14 +17,17 @@ import json
 import os
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
 from leonardo.errors import InputError
-from leonardo.files import write_atomic, write_json
+from leonardo.files import read_json, write_atomic, write_json
 from leonardo.jobs.plan import JobPlan
 
 EVIDENCE = "evidence.json"
@@ -44,6 +47,48 @@ class Event:
     restart: int
     event: str
     code: int | None
+
+
+_EVENT = TypeAdapter(Event)
+
+
+class _Form(BaseModel):
+    """As far as is relied on; there may be more."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class Asked(_Form):
+    """Of the scheduler, a node."""
+
+    nodes: int
+    tmp: float = 0.0
+    gpus: int = 0
+
+
+class Pins(_Form):
+    """What the job runs; a stage is there with engine and seed."""
+
+    site: str = ""
+    stage: str | None = Field(default=None, pattern=r"^[^/\x00]+$")
+    engine: str = Field(default="", pattern=r"^[^/\x00]*$")
+    seed: int = 0
+    checkpoints: list[str] = []
+
+
+class Job(_Form):
+    """``job.json``: the plan, and what became of it."""
+
+    name: str
+    array: int = Field(ge=0)
+    resources: Asked
+    sandboxes: Asked | None = None
+    pins: Pins
+    folder: str = ""
+    ray: str | None = None
+    needs: dict[str, str] = {}
+    job: str = Field(default="", pattern=r"^[0-9]*$")
+    collected: bool = False
 
 
 def name_folder(runs: Path, name: str) -> Path:
@@ -85,20 +130,32 @@ def release(folder: Path) -> None:
 def holder(folder: Path) -> dict[str, Any] | None:
     """Whose the folder is, with ``job`` once it is queued; None where nobody's."""
     try:
-        held = json.loads((folder / LOCK).read_bytes())
+        held = read_json(folder / LOCK)
     except FileNotFoundError:
         return None
-    except ValueError:
-        return {"host": "?", "process": 0, "time": "?"}
-    return dict(held)
+    except InputError:
+        held = None
+    return held if isinstance(held, dict) else {"host": "?", "process": 0, "time": "?"}
 
 
 def read_plan(folder: Path) -> dict[str, Any]:
-    """``job.json``. Raises InputError where the folder is no job's."""
+    """``job.json``. Raises InputError where the folder is no job's, or the file is damaged."""
     try:
-        return dict(json.loads((folder / PLAN).read_bytes()))
-    except (OSError, ValueError) as error:
+        values = read_json(folder / PLAN)
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise InputError(f"{folder} is no job's folder ({PLAN} cannot be read)", "Name one below runs/") from error
+    require_form(folder / PLAN, values, Job)
+    return dict(values)
+
+
+def require_form(path: Path, values: Any, form: type[BaseModel]) -> None:
+    """What a file of a job's folder holds is of its form. Raises InputError; names the file and what is wrong."""
+    try:
+        form.model_validate(values, strict=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the file"
+        raise InputError(f"{path}: {where}: {first['msg']}", "It was damaged, or is of another version") from error
 
 
 def _set_aside(folder: Path) -> None:
@@ -121,15 +178,10 @@ def events(folder: Path) -> Iterator[Event]:
 
 
 def _events(path: Path) -> Iterator[Event]:
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        return
+    lines = path.read_bytes().splitlines() if path.is_file() else []
     for line in lines:
-        try:
-            yield Event(**json.loads(line))
-        except (ValueError, TypeError):
-            continue
+        with suppress(ValidationError):
+            yield _EVENT.validate_json(line, strict=True)
 
 
 def packages() -> list[str]:

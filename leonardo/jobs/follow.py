@@ -1,5 +1,6 @@
 """What a job is doing: Slurm's word, the last event, the trainer's steps, the end of its output."""
 
+import glob
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -113,7 +114,7 @@ def stage_folder(folder: Path, plan: dict[str, Any]) -> Path | None:
     pins = plan["pins"]
     if "stage" not in pins:
         return None
-    pattern = f"{pins['stage']}-{pins['engine']}-seed{pins['seed']}-*"
+    pattern = glob.escape(f"{pins['stage']}-{pins.get('engine', '')}-seed{pins.get('seed', 0)}-") + "*"
     started = folder.stat().st_ctime if not (folder / "job.sh").exists() else (folder / "job.sh").stat().st_mtime
     made = [path for path in folder.parent.glob(pattern) if path.is_dir() and path.stat().st_ctime >= started]
     return max(made, key=lambda path: path.stat().st_ctime, default=None)

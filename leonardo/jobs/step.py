@@ -7,7 +7,6 @@ What runs around a trainer (srun, Ray) has exit codes of its own; the note is wh
 """
 
 import ctypes
-import json
 import os
 import signal
 import subprocess
@@ -16,7 +15,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from leonardo.files import write_json
+from leonardo.errors import InputError
+from leonardo.files import read_json, write_json
 
 _LOOK = 0.5
 _PATIENCE = 60.0
@@ -99,10 +99,10 @@ def _end(child: "subprocess.Popen[bytes]") -> None:
 def code_of(ended: Path) -> int | None:
     """The exit code noted by this very start of this job; None where it noted none."""
     try:
-        note = json.loads(ended.read_bytes())
-    except (OSError, ValueError):
+        note = read_json(ended)
+        return int(note["exit_code"]) if [note["job"], note["restart"]] == _this_start() else None
+    except (OSError, InputError, KeyError, TypeError, ValueError):
         return None
-    return int(note["exit_code"]) if [note["job"], note["restart"]] == _this_start() else None
 
 
 def _note(ended: Path, code: int, asked: bool, seconds: float, stalled: str = "") -> int:

@@ -4,7 +4,6 @@ A stage opens as in ``leonardo stage run``: on a pass of the rung below with the
 In a chain the good end of a job before it opens it, and so does that of a queued job named with ``--after``.
 """
 
-import json
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from leonardo import evidence
 from leonardo.errors import InputError
 from leonardo.evidence import Evidence
 from leonardo.jobs.findings import Finding
+from leonardo.jobs.folder import read_plan
 from leonardo.stages.asked import Asked
 from leonardo.stages.climb import opening_of
 from leonardo.stages.ladder import GATES, Opening
@@ -86,7 +86,7 @@ def finding_of(asked: Asked, ground: Ground) -> Iterator[Finding]:
 def stages_of_jobs(runs: Path, jobs: Sequence[str], engine: str) -> Iterator[str]:
     """The stages that queued jobs run, of those whose folders lie in ``runs``."""
     for path in runs.glob("*/job.json") if jobs else ():
-        plan = json.loads(path.read_bytes())
+        plan = read_plan(path.parent)
         if plan.get("job") in jobs and plan["pins"].get("engine") == engine and "stage" in plan["pins"]:
             yield str(plan["pins"]["stage"])
 

@@ -1,12 +1,11 @@
 """What a job of upstream's trainer keeps for its verdict: stage and model as they were, pins, what opened it."""
 
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from leonardo.errors import InputError
-from leonardo.files import digest_of, write_atomic, write_json
+from leonardo.files import digest_of, read_json, write_atomic, write_json
 from leonardo.jobs.offline import pinned
 from leonardo.jobs.plan import JobPlan
 from leonardo.stages.asked import Asked, UpstreamPlace
@@ -46,7 +45,7 @@ def note_stage(plan: JobPlan, asked: Asked, ground: Ground) -> None:
 def read_note(folder: Path) -> Note | None:
     """What was noted; None where the job is none of upstream's trainer. Raises InputError where it was edited."""
     try:
-        note = json.loads((folder / SUBMITTED).read_bytes())
+        note = read_json(folder / SUBMITTED)
         place = UpstreamPlace(Path(note["asked"]["place"]["tree"]), Path(note["asked"]["place"]["python"]))
         return Note(
             Asked(**{**note["asked"], "place": place}),
@@ -57,7 +56,7 @@ def read_note(folder: Path) -> Note | None:
         )
     except FileNotFoundError:
         return None
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise InputError(f"{folder / SUBMITTED} cannot be read", "It was edited, or is of another version") from error
 
 

@@ -5,6 +5,7 @@ ended is no verdict on learning: the stage stays open, and the ledger gets no en
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -145,9 +146,11 @@ def _running(noted: Sequence[Event]) -> list[float]:
     """Seconds of each start of the job, as far as the job itself noted its end."""
     found, began = [], None
     for event in noted:
-        if event.event == "started":
-            began = datetime.fromisoformat(event.time)
-        elif event.event in ("ended", "queued again") and began is not None:
-            found.append((datetime.fromisoformat(event.time) - began).total_seconds())
-            began = None
+        with suppress(ValueError):  # the time is no time
+            moment = datetime.fromisoformat(event.time).astimezone()
+            if event.event == "started":
+                began = moment
+            elif event.event in ("ended", "queued again") and began is not None:
+                found.append((moment - began).total_seconds())
+                began = None
     return found

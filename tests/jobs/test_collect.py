@@ -11,8 +11,12 @@ import pytest
 from typer.testing import CliRunner
 
 from leonardo.cli import app
+from leonardo.errors import InputError
 from leonardo.evidence import read
+from leonardo.jobs.arrive import main as arrive
 from leonardo.jobs.collect import collect
+from leonardo.jobs.step import code_of
+from leonardo.stages.launch_basis import stages_of_jobs
 
 PLAN = {"name": "small", "title": "t", "array": 0, "pins": {"site": "sealed"}, "resources": {"nodes": 1}, "job": "7"}
 ENDED = {"time": "2026-01-01T00:00:00Z", "job": "7", "task": "", "restart": 0, "event": "ended", "code": 0}
@@ -160,3 +164,81 @@ def test_a_job_that_submit_could_not_note_is_found_in_the_queue(job: Path, progr
     assert launch("cancel", job).exit_code == 0 and (job / "cancelled").read_text() == "8\n9\n"
     programs(squeue="exit 0")
     assert "was never queued" in launch("collect", job).stderr and not (job / "lock.json").exists()
+
+
+DEEP = b"[" * 100_000
+ODD = [b"", b"5", b"null", b"[]", b"{}", b'{"name": "sm', b"\xff", DEEP, b"\0" * 9]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *ODD,
+        *(
+            json.dumps(PLAN | changes).encode()
+            for changes in (
+                {"pins": []},
+                {"pins": {"stage": "/etc", "engine": "desk"}},
+                {"pins": {"checkpoints": 5}},
+                {"pins": {"seed": float("nan")}},
+                {"array": "x"},
+                {"resources": []},
+                {"sandboxes": {"a": 1}},
+                {"job": "--help"},
+                {"job": 7},
+                {"collected": "no"},
+            )
+        ),
+    ],
+    ids=lambda content: content[-40:],
+)
+def test_a_damaged_plan_is_one_line_that_names_it(job: Path, programs: Programs, content: bytes) -> None:
+    """In whatever reads it; nothing is written."""
+    programs(squeue=state("COMPLETED"))
+    (job / "job.json").write_bytes(content)
+    before = files(job)
+    for command in (("collect", job), ("follow", "--once", job), ("cancel", job)):
+        done = launch(*command)
+        assert (done.exit_code, len(done.stderr.splitlines())) == (2, 1) and f"{job}/job.json" in done.stderr
+    assert files(job) == before
+    assert arrive([str(job / "job.json"), str(job / "scratch")]) == 2
+
+
+def test_a_damaged_line_of_the_events_is_passed_over(job: Path, programs: Programs) -> None:
+    """It never blocks the collecting."""
+    programs(squeue=state("COMPLETED"))
+    odd = [{"restart": "a"}, {"event": 5}, {"code": "x"}, {"task": [1]}, {"code": float("nan")}]
+    lines = [*ODD, *(json.dumps(ENDED | changes).encode() for changes in odd), json.dumps(ENDED).encode()]
+    (job / "events.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+    for number, content in enumerate((*ODD, b'{"layers": "a", "wanted": 1, "seconds": 1, "operations": 1}')):
+        (job / f"unpacked-n{number}.json").write_bytes(content)
+    found = collect(job, job.parent / "ledger.jsonl")
+    assert found["ok"] and len(found["events"]) == 1 and "layers_unpacked" not in found["figures"]
+
+
+@pytest.mark.parametrize("content", ODD, ids=lambda content: content[-40:])
+@pytest.mark.parametrize("name", ["evidence.json", "submitted.json", "lock.json"])
+def test_what_else_is_damaged_is_one_line(job: Path, programs: Programs, name: str, content: bytes) -> None:
+    programs(squeue=state("COMPLETED"))
+    if name == "evidence.json":
+        (job / "job.json").write_text(json.dumps(PLAN | {"collected": True}))
+    (job / name).write_bytes(content)
+    done = launch("collect", job)
+    if name == "lock.json":
+        assert done.exit_code == 0
+    else:
+        assert done.exit_code == 2 and f"{job}/{name}" in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "content", [*ODD, b'{"exit_code": 0}', b'{"exit_code": "x", "job": "", "restart": "0"}'], ids=str
+)
+def test_a_damaged_note_of_the_main_step_is_none(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "ended.json").write_bytes(content)
+    assert code_of(tmp_path / "ended.json") is None
+
+
+def test_a_damaged_plan_beside_is_named_where_jobs_are_looked_for(job: Path) -> None:
+    (job / "job.json").write_bytes(DEEP)
+    with pytest.raises(InputError, match=r"job\.json is nested too deeply"):
+        list(stages_of_jobs(job.parent, ["7"], "desk"))
