@@ -7,6 +7,7 @@ short.
 
 import os
 import shutil
+import signal
 import socket
 import sys
 from collections.abc import Iterator
@@ -69,6 +70,18 @@ def _make_ready(run: Path) -> None:
 
 def main(arguments: list[str]) -> int:
     """Entry point."""
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    scratch, ready = Path(arguments[1]), False
+    try:
+        code = _checked(arguments, scratch)
+        ready = code == 0
+        return code
+    finally:
+        if not ready:  # a job that is cancelled may be granted no further step here
+            shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _checked(arguments: list[str], scratch: Path) -> int:
     try:
         plan = read_plan(Path(arguments[0]).parent)
     except InputError as error:
@@ -77,7 +90,7 @@ def main(arguments: list[str]) -> int:
     if plan.get("ray"):
         _make_ready(Path(plan["folder"]))
     asked = (plan.get("sandboxes") if arguments[2:] == ["sandboxes"] else None) or plan["resources"]
-    lacking, short = list(missing(plan)), list(shortcomings(asked, Path(arguments[1])))
+    lacking, short = list(missing(plan)), list(shortcomings(asked, scratch))
     for line in (*lacking, *short):
         print(f"{socket.gethostname()}: {line}", file=sys.stderr)
     return 2 if lacking else 3 if short else 0

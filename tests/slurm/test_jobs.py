@@ -143,15 +143,19 @@ def test_cancel_while_nodes_are_checked(count: Count, tmp_path: Path) -> None:
     """That is no node that lacks something; its scratch is taken away."""
     slow = tmp_path / "python"
     slow.write_text(f"""#!/bin/bash
-[[ "$*" != *leonardo.jobs.arrive* ]] || {{ {sys.executable} "$@" && touch {tmp_path}/checked && sleep 60; }}
+[[ "$*" != *leonardo.jobs.arrive* ]] || exec {sys.executable} -c '
+import shutil, sys, time
+from leonardo.jobs import arrive
+shutil.disk_usage = lambda place: time.sleep(60)
+sys.exit(arrive.main(sys.argv[3:]))' "$@"
 exec {sys.executable} "$@"
 """)
     slow.chmod(0o755)
     plan = replace(count(5), python=slow)
     job = queue(plan)
-    until((tmp_path / "checked").exists)
+    wait_for(job, running)
     nodes = [Path("/proc", str(each.pid), "root/tmp/node") for each in psutil.process_iter() if each.name() == "slurmd"]
-    assert any((node / f"l{job}").exists() for node in nodes)
+    until(lambda: any((node / f"l{job}").exists() for node in nodes))
     slurm.cancel(job)
     (state,) = wait_for(job, ended)
     assert state.name == "CANCELLED"

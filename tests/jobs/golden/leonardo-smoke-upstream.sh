@@ -79,14 +79,14 @@ stop() {
 trap 'stop USR1' USR1
 trap 'stop TERM' TERM
 
-clean() { # no node keeps anything of this job; one that is cancelled may not be granted the step, so this node by itself
+clean() { # no node keeps anything of this job
   srun --ntasks=1 --ntasks-per-node=1 rm -rf -- "$scratch"
   rm -rf -- "$scratch"
 }
 
 turned_away() { # EXIT-CODE WORDS: a node was not found to be ready, or the job was cancelled meanwhile
   [ "$stopped" = TERM ] || fail "$2" "$1"
-  clean
+  rm -rf -- "$scratch" # other nodes remove theirs when they are told to end
   event ended 143
   exit 143
 }
