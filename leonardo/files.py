@@ -26,8 +26,10 @@ def write_atomic(path: Path, content: bytes | str) -> None:
             os.fsync(stream.fileno())
         Path(name).chmod(0o644)
         Path(name).replace(path)
-    except BaseException:
+    except BaseException as error:
         Path(name).unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            error.filename = str(path)  # a full disk's error names nothing
         raise
 
 

@@ -32,7 +32,7 @@ def find_settings(name: str | Path, folder: str) -> Path:
     path = Path(name) if Path(name).suffix in (".yaml", ".yml") else LAUNCH / folder / f"{name}.yaml"
     if not path.is_file():
         known = ", ".join(sorted(entry.stem for entry in (LAUNCH / folder).glob("*.yaml"))) or "none"
-        one = "study" if folder == "studies" else folder.removesuffix("s")
+        one = folder.removesuffix("ies") + "y" if folder.endswith("ies") else folder.removesuffix("s")
         raise InputError(f"No {one} {name}", f"Known {folder}: {known}; or give the path of a .yaml file")
     return path
 

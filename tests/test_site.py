@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from leonardo.errors import InputError
-from leonardo.settings import LAUNCH
+from leonardo.settings import LAUNCH, find_settings
 from leonardo.site import BootstrapSubstitute, load_site, normal_image
 
 
@@ -80,3 +80,9 @@ def test_settings_nested_too_deeply_are_refused_in_a_line(tmp_path: Path) -> Non
     (tmp_path / "deep.yaml").write_text("a: " + "[" * 3000)
     with pytest.raises(InputError, match="is not YAML"):
         load_site(tmp_path / "deep.yaml")
+
+
+@pytest.mark.parametrize(("folder", "one"), [("families", "family"), ("studies", "study"), ("sites", "site")])
+def test_settings_that_are_not_there_are_named_in_the_singular(folder: str, one: str) -> None:
+    with pytest.raises(InputError, match=f"No {one} nope"):
+        find_settings("nope", folder)

@@ -8,6 +8,7 @@ sums, which the number of rows in a batch may change.
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from math import isclose
 from pathlib import Path
 from typing import TypeVar
 
@@ -51,6 +52,8 @@ def join(parts: Mapping[str, EvaluationRecord]) -> EvaluationRecord:
         InputError: a part is missing, stands twice, is of another policy, or was made under other pins; names it.
     """
     numbered = _numbered(parts)
+    for name, record in parts.items():
+        _require_its_figures(name, record)
     (first_name, first), *others = parts.items()
     shared = _shared(first)
     for name, record in others:
@@ -71,8 +74,10 @@ def join(parts: Mapping[str, EvaluationRecord]) -> EvaluationRecord:
     if sorted(placed) != list(range(whole.total)):
         raise InputError(f"the parts have {len(placed)} of {whole.total} tasks, or some of them twice", _AGAIN)
     tasks = [placed[place] for place in range(whole.total)]
+    if twice := [name for name, count in Counter(task.task_id for task in tasks).items() if count > 1]:
+        raise InputError(f"task {twice[0]} is in two parts", _AGAIN)
     pins = first.pins | whole.whole
-    rate = pass_rate([task.attempts for task in tasks], int(str(pins["seed"])))
+    rate = pass_rate([task.attempts for task in tasks], _number(first_name, first, "seed"))
     failures: Counter[str] = Counter()
     for record in parts.values():
         failures.update(record.failures_by_class)
@@ -103,12 +108,45 @@ def join_files(paths: Sequence[Path], output: Path) -> EvaluationRecord:
         record = record.model_copy(update={"trajectories": f"{output.stem}-trajectories.jsonl"})
         lines: dict[str, list[str]] = {}
         for path, part in zip(paths, parts.values(), strict=True):
+            if Path(part.trajectories).name != part.trajectories:
+                raise InputError(f"{path}: trajectories is no name of a file: {part.trajectories}", _AGAIN)
             for line in _lines(path.with_name(part.trajectories)):
-                lines.setdefault(str(json.loads(line)["extra"]["task_id"]), []).append(line)
+                lines.setdefault(_task_of(line, path.with_name(part.trajectories)), []).append(line)
         ordered = [line for task in record.tasks for line in lines.get(task.task_id, ())]
         write_atomic(output.with_name(record.trajectories), "".join(f"{line}\n" for line in ordered))
     record.write(output)
     return record
+
+
+def _require_its_figures(name: str, record: EvaluationRecord) -> None:
+    """A record's figures are those of its attempts, as many as its pins say."""
+    attempts = _number(name, record, "attempts")
+    for task in record.tasks:
+        if len(task.attempts) != attempts:
+            raise InputError(f"{name}: {task.task_id} has {len(task.attempts)} attempts of {attempts}", _AGAIN)
+    rate = pass_rate([task.attempts for task in record.tasks], _number(name, record, "seed"))
+    same = record.pass_rate == rate.value or isclose(record.pass_rate or 0.0, rate.value or 0.0, rel_tol=1e-9)
+    if not same or record.infrastructure_failures != rate.excluded:
+        raise InputError(
+            f"{name}: pass_rate {record.pass_rate} with {record.infrastructure_failures} attempts left out is not that "
+            f"of its attempts: {rate.value} with {rate.excluded}",
+            _AGAIN,
+        )
+
+
+def _number(name: str, record: EvaluationRecord, pin: str) -> int:
+    value = record.pins.get(pin)
+    if type(value) is not int:
+        raise InputError(f"{name}: the pin {pin} is {ABSENT if value is None else value}, no whole number", _AGAIN)
+    return value
+
+
+def _task_of(line: str, path: Path) -> str:
+    """The task of a trajectory."""
+    try:
+        return str(json.loads(line)["extra"]["task_id"])
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise InputError(f"{path} has a line that is no trajectory: {line[:60]}", _AGAIN) from error
 
 
 def _numbered(parts: Mapping[str, EvaluationRecord]) -> dict[int, tuple[Part, EvaluationRecord]]:
@@ -118,6 +156,8 @@ def _numbered(parts: Mapping[str, EvaluationRecord]) -> dict[int, tuple[Part, Ev
         part = record.part
         if part is None:
             raise InputError(f"{name} is a whole evaluation, no part of one", "Name parts only")
+        if not part.number <= part.count <= part.total:
+            raise InputError(f"{name} is part {part.number} of {part.count}, of {part.total} tasks in all", _AGAIN)
         if part.number in found:
             raise InputError(f"part {part.number} stands twice: {names[part.number]} and {name}", "Name each once")
         if len(part.positions) != len(record.tasks):
@@ -152,7 +192,6 @@ def _require_all(numbered: Mapping[int, tuple[Part, EvaluationRecord]]) -> None:
 def _lines(path: Path) -> list[str]:
     try:
         return path.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise InputError(
-            f"{path} cannot be read ({error.strerror})", "It belongs to a part: make that again"
-        ) from error
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise InputError(f"{path} cannot be read ({reason})", "It belongs to a part: make that again") from error

@@ -224,6 +224,8 @@ def read_record(path: Path, kind: type[AnyRecord]) -> AnyRecord:
         return kind.model_validate_json(path.read_bytes())
     except FileNotFoundError:
         raise InputError(f"{path}: no such file", "Run the evaluation that writes it") from None
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror})", "Make it readable, or remove it") from error
     except ValidationError as error:
         first: Any = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])

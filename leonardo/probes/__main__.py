@@ -40,7 +40,11 @@ def main() -> int:
         "findings": [asdict(result) for result in results],
     }
     pins = {"user": os.getuid(), "node": os.uname().nodename}
-    print(json.dumps({"ok": well, "figures": figures, "pins": pins, "machine": machine()}, indent=2))
+    try:
+        print(json.dumps({"ok": well, "figures": figures, "pins": pins, "machine": machine()}, indent=2), flush=True)
+    except OSError as error:
+        print(f"leonardo: what was found cannot be written ({error.strerror})", file=sys.stderr)
+        os._exit(3)  # or the interpreter would try once more at its end
     return 0 if well else 1
 
 

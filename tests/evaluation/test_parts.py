@@ -100,3 +100,58 @@ def test_more_parts_than_tasks_are_refused():
     assert [positions_of(number, 3, 7) for number in (1, 2, 3)] == [[0, 3, 6], [1, 4], [2, 5]]
     with pytest.raises(InputError, match="2 tasks are too few for 3 parts"):
         positions_of(1, 3, 2)
+
+
+def _about(record: EvaluationRecord, **changes) -> EvaluationRecord:
+    return record.model_copy(update={"part": record.part.model_copy(update=changes)})
+
+
+def _first_task(record: EvaluationRecord, **changes) -> EvaluationRecord:
+    first, *others = record.tasks
+    return record.model_copy(update={"tasks": [first.model_copy(update=changes), *others]})
+
+
+def _pins(record: EvaluationRecord, **changes) -> EvaluationRecord:
+    pins = {name: value for name, value in (record.pins | changes).items() if value is not None}
+    return record.model_copy(update={"pins": pins})
+
+
+@pytest.mark.parametrize(
+    ("edit", "says"),
+    [
+        (lambda record: _about(record, count=1_000_000_000), "file1 is part 1 of 1000000000, of 7 tasks in all"),
+        (lambda record: _pins(record, seed=None), "file1: the pin seed is"),
+        (lambda record: _pins(record, seed="x"), "file1: the pin seed is x, no whole number"),
+        (lambda record: _pins(record, attempts=2), "has 3 attempts of 2"),
+        (lambda record: _first_task(record, attempts=[], seeds=[]), "t0 has 0 attempts of 3"),
+        (lambda record: record.model_copy(update={"pass_rate": 0.987}), "file1: pass_rate 0.987 with"),
+        (lambda record: record.model_copy(update={"infrastructure_failures": 9}), "with 9 attempts left out"),
+    ],
+)
+def test_figures_that_are_not_those_of_the_attempts_are_refused(edit, says):
+    with pytest.raises(InputError, match=re.escape(says)):
+        join(named(edit(part(1)), part(2), part(3)))
+
+
+def test_trajectories_lie_beside_their_record(tmp_path):
+    paths = [tmp_path / f"evaluation-{part_name('m', number, 2)}.json" for number in (1, 2)]
+    for number, path in enumerate(paths, 1):
+        part(number, 2).model_copy(update={"trajectories": "../x.jsonl"}).write(path)
+    with pytest.raises(InputError, match=r"trajectories is no name of a file: \.\./x"):
+        join_files(paths, tmp_path / "evaluation-m.json")
+
+
+def test_a_task_in_two_parts_is_refused():
+    with pytest.raises(InputError, match="task t1 is in two parts"):
+        join(named(_first_task(part(1), task_id="t1"), part(2), part(3)))
+
+
+@pytest.mark.parametrize("content", [b"x\n", b"{}\n", b"5\n", b"\xff\n", b"[" * 100_000])
+def test_trajectories_that_are_none_are_one_line(tmp_path, content):
+    paths = [tmp_path / f"evaluation-{part_name('m', number, 2)}.json" for number in (1, 2)]
+    for number, path in enumerate(paths, 1):
+        part(number, 2, output=path)
+    (tmp_path / f"{paths[1].stem}-trajectories.jsonl").write_bytes(content)
+    with pytest.raises(InputError, match=r"part-2-of-2-trajectories\.jsonl"):
+        join_files(paths, tmp_path / "evaluation-m.json")
+    assert not (tmp_path / "evaluation-m.json").exists()
