@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 from pydantic import JsonValue
 
 from leonardo.errors import InputError
-from leonardo.evaluation.records import EvaluationRecord, Part, TaskResult
+from leonardo.evaluation.records import EvaluationRecord, Part, TaskResult, read_record
 from leonardo.evaluation.statistics import pass_rate
 from leonardo.files import digest_of, sha256_bytes, write_atomic
 
@@ -138,6 +138,31 @@ def evaluate(
     if output is not None:
         record.write(output)
     return record
+
+
+def finished(
+    path: Path,
+    tasks: Sequence[EvaluatedTask],
+    *,
+    attempts: int,
+    seed: int,
+    pins: Mapping[str, JsonValue],
+    weights: str,
+    part: Part | None = None,
+) -> EvaluationRecord | None:
+    """The record at ``path``, where it is what :func:`evaluate` would come to with the same arguments; else None.
+
+    Raises:
+        InputError: it is no record.
+    """
+    if not path.is_file():
+        return None
+    record = read_record(path, EvaluationRecord)
+    wanted = {**pins, "tasks": tasks_digest(tasks), "attempts": attempts, "seed": seed}
+    seeds = [(task.id, [attempt_seed(seed, task.id, number) for number in range(attempts)]) for task in tasks]
+    results = [(result.task_id, result.seeds) for result in record.tasks]
+    same = (record.weights, record.part, record.pins, results) == (weights, part, wanted, seeds)
+    return record if same and all(len(result.attempts) == attempts for result in record.tasks) else None
 
 
 def _check(tasks: Sequence[EvaluatedTask], attempts: int, pins: Mapping[str, JsonValue]) -> None:

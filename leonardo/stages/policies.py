@@ -12,10 +12,10 @@ from leonardo.assets.progress import ConsoleProgress, say
 from leonardo.assets.selection import parse_shard
 from leonardo.assets.store import AssetStore
 from leonardo.errors import InputError
-from leonardo.evaluation.evaluate import evaluate, tasks_digest
+from leonardo.evaluation.evaluate import evaluate, finished
 from leonardo.evaluation.harness import EVALUATION_SEED, evaluation_pins
 from leonardo.evaluation.parts import join_files, part_files, part_name
-from leonardo.evaluation.records import EvaluationRecord, Part, read_record
+from leonardo.evaluation.records import EvaluationRecord, read_record
 from leonardo.files import require_writable
 from leonardo.rollout.atif import to_atif
 from leonardo.rollout.episodes import EpisodeSettings, run_rollouts
@@ -120,8 +120,18 @@ def evaluate_policies(
                 loaded = checkpoint, sampler, digest_of_weights(sampler.model.state_dict())
             _, sampler, weights = loaded
             path = run.record(checkpoint.name, number)
-            wanted = {**pins, "tasks": tasks_digest(piece.tasks), "attempts": run.attempts, "seed": run.seed}
-            if (there := _there(path, weights, wanted, piece.part)) is not None:
+            there = finished(
+                path,
+                piece.tasks,
+                attempts=run.attempts,
+                seed=run.seed,
+                pins=pins,
+                weights=weights,
+                part=piece.part,
+            )
+            if there is None and path.is_file():
+                raise InputError(f"{path} is of another evaluation", "Remove it, or name another --out")
+            if there is not None:
                 bar.note(f"{path.name}: there already")
                 records.append(there)
                 continue
@@ -175,13 +185,3 @@ def put_together(folder: Path, names: Sequence[str], console: Console) -> list[P
     if failures:
         raise InputError("; ".join(failures), "Evaluate what is missing again: launch evaluate with the same --folder")
     return made
-
-
-def _there(path: Path, weights: str, pins: dict[str, Any], part: Part | None) -> EvaluationRecord | None:
-    """The record that an earlier start of the same job finished."""
-    if not path.is_file():
-        return None
-    record = read_record(path, EvaluationRecord)
-    if (record.weights, record.pins, record.part) != (weights, pins, part):
-        raise InputError(f"{path} is of another evaluation", "Remove it, or name another --out")
-    return record

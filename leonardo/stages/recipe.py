@@ -21,12 +21,14 @@ from leonardo.assets.progress import ConsoleProgress, say
 from leonardo.assets.store import AssetStore
 from leonardo.engine.desk.config import WarmStartConfig
 from leonardo.engine.desk.demonstrations import Demonstration
+from leonardo.engine.desk.policy import load_policy
 from leonardo.engine.desk.sampler import Sampler
 from leonardo.engine.desk.update import digest_of_weights
 from leonardo.engine.desk.warm_start import make_warm_start
 from leonardo.engine.upstream import COMMIT
 from leonardo.errors import FailureClass, InfrastructureError, InputError
 from leonardo.evaluation import EvaluationRecord, RunFacts, Substitution, evaluate
+from leonardo.evaluation.evaluate import finished
 from leonardo.evaluation.harness import EVALUATION_SEED, evaluation_pins, harness_digest
 from leonardo.files import digest_of, machine
 from leonardo.rollout.atif import to_atif
@@ -144,13 +146,28 @@ class Recipe:
                 self.held_out,
                 attempts=attempts,
                 seed=EVALUATION_SEED,
-                pins=evaluation_pins(settings, driver=self.driver.name, assets=self.assets_digest),
+                pins=self.evaluation_pins(settings),
                 model=name,
                 weights=digest_of_weights(sampler.model.state_dict()),
                 output=self.folder / f"evaluation-{name}.json",
                 to_trajectory=partial(to_atif, model=name),
                 progress=lambda done, total: bar.advance(),
             )
+
+    def evaluation_pins(self, settings: EpisodeSettings) -> dict[str, Any]:
+        """What :meth:`evaluate` pins its records to."""
+        return evaluation_pins(settings, driver=self.driver.name, assets=self.assets_digest)
+
+    def finished(self, policy: Path, name: str, attempts: int, settings: EpisodeSettings) -> EvaluationRecord | None:
+        """The record of :meth:`evaluate` with the same arguments, where it is there already."""
+        return finished(
+            self.folder / f"evaluation-{name}.json",
+            self.held_out,
+            attempts=attempts,
+            seed=EVALUATION_SEED,
+            pins=self.evaluation_pins(settings),
+            weights=digest_of_weights(load_policy(policy).model.state_dict()),
+        )
 
     @property
     def assets_digest(self) -> str:

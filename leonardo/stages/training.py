@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,11 +19,11 @@ from leonardo.engine.desk.update import digest_of_weights
 from leonardo.engine.outcome import TrainingOutcome
 from leonardo.errors import InputError
 from leonardo.evaluation import Comparison, EvaluationRecord, compare
-from leonardo.evaluation.records import read_record
 from leonardo.files import digest_of, require_writable, write_json
 from leonardo.gates.criteria import Finding, apply
 from leonardo.gates.signal import signal_figures
 from leonardo.gates.steps import StepRecord, read_records
+from leonardo.holding import alone_in
 from leonardo.rollout.families import load_family
 from leonardo.site import load_site
 from leonardo.stages.asked import Asked
@@ -59,8 +60,15 @@ class StageOutcome:
 def run_stage(asked: Asked, *, runs: Path, out_path: Path, console: Console) -> StageOutcome:
     """Run a stage and write ``out_path``, an entry of the ledger, and a run folder below ``runs``.
 
-    Raises InputError where the rung below does not open it, InputError or InfrastructureError where it cannot run here.
+    Raises InputError where the rung below does not open it, or another process works in the folder that it would go on
+    with; InputError or InfrastructureError where it cannot run here.
     """
+    with ExitStack() as held:
+        return _run(asked, runs, out_path, console, held)
+
+
+def _run(asked: Asked, runs: Path, out_path: Path, console: Console, held: ExitStack) -> StageOutcome:
+    """``held`` gets the run folder's lock, which lasts until the ledger has its entry."""
     began = time.monotonic()
     stage, model = asked.stage_and_model()
     if stage.rows:
@@ -77,6 +85,7 @@ def run_stage(asked: Asked, *, runs: Path, out_path: Path, console: Console) -> 
         pins = known_pins(stage, model, asked.engine, site, choice.driver.name, asked.seed, environment)
         _open(stage, pins, asked, runs)
         run_folder = _run_folder(stage, asked, pins, runs, console)
+        held.enter_context(alone_in(run_folder))
         recipe = Recipe(stage.corpus_sizes(), asked.seed, site, choice, run_folder, console)
         recipe.prepare("prepare")
         base = asked.policy or recipe.warm_start(
@@ -171,12 +180,10 @@ def _evaluated(stage: Stage, recipe: Recipe, policy: Path, name: str) -> Evaluat
     """The policy's evaluation; the one that is there already where a run is gone on with."""
     if not stage.attempts:
         return None
-    done = recipe.folder / f"evaluation-{name}.json"
-    if done.exists():
-        record = read_record(done, EvaluationRecord)
-        if record.weights == digest_of_weights(load_policy(policy).model.state_dict()):
-            return record
-    return recipe.evaluate(f"evaluate the {name} policy", policy, name, stage.attempts, stage.episode_settings())
+    settings = stage.episode_settings()
+    if (there := recipe.finished(policy, name, stage.attempts, settings)) is not None:
+        return there
+    return recipe.evaluate(f"evaluate the {name} policy", policy, name, stage.attempts, settings)
 
 
 def _trained(trainer: Trainer, base: Path, recipe: Recipe, limits: RunLimits) -> TrainingOutcome:

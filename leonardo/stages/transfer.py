@@ -1,11 +1,12 @@
 """The stage ``transfer``: each model's base trained on either kind of task, and every checkpoint evaluated on both.
 
 The run's folder is named by what decides it, so that the same command goes on where it was: a training resumes from
-its last checkpoint, and a cell that is there, with the weights that it should have, is not run again.
+its last checkpoint, and a cell that is there, of the same weights, tasks, seeds and pins, is not run again.
 """
 
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,7 +23,8 @@ from leonardo.engine.desk.learner import POLICY_FOLDER, STEPS_FILE, train
 from leonardo.engine.desk.policy import load_policy
 from leonardo.engine.desk.sampler import Sampler
 from leonardo.engine.desk.update import digest_of_weights
-from leonardo.evaluation import EvaluationRecord, compare, evaluate, read_record
+from leonardo.evaluation import EvaluationRecord, compare, evaluate
+from leonardo.evaluation.evaluate import finished
 from leonardo.evaluation.harness import EVALUATION_SEED, evaluation_pins
 from leonardo.files import digest_of, require_writable, write_json, write_verdict
 from leonardo.functions.checkers import Checkers, package_pins
@@ -31,6 +33,7 @@ from leonardo.functions.environment import FORMAT_ERROR, FunctionWorlds
 from leonardo.gates.criteria import Finding, apply
 from leonardo.gates.signal import signal_figures
 from leonardo.gates.steps import read_records
+from leonardo.holding import alone_in
 from leonardo.rollout.atif import to_atif
 from leonardo.rollout.episodes import run_rollouts
 from leonardo.rollout.families import load_family
@@ -79,8 +82,23 @@ def run_transfer(
 ) -> TransferOutcome:
     """Run the study, or what of it is not there yet. Writes ``out_path`` and an entry of the ledger.
 
-    Raises InputError, InfrastructureError where it cannot be run here.
+    Raises InputError, InfrastructureError where it cannot be run here, or another process works on it.
     """
+    with ExitStack() as held:
+        return _run(name, seed, site, driver_name, runs, out_path, console, held)
+
+
+def _run(
+    name: str | Path,
+    seed: int,
+    site: str | Path,
+    driver_name: str,
+    runs: Path,
+    out_path: Path,
+    console: Console,
+    held: ExitStack,
+) -> TransferOutcome:
+    """``held`` gets the run folder's lock, which lasts until the ledger has its entry."""
     started = time.monotonic()
     stage = load_transfer(name)
     settings = load_site(site)
@@ -97,7 +115,7 @@ def run_transfer(
             package,
         ]
         run_folder = runs / f"transfer-seed{seed}-{digest_of(decides)[:12]}"
-        run_folder.mkdir(parents=True, exist_ok=True)
+        held.enter_context(alone_in(run_folder))
         recipe = Recipe(stage.corpus_sizes(), seed, settings, choice, run_folder, console)
         recipe.prepare("prepare")
         study = _Study(stage, recipe, function_rows(stage, seed, settings, checkers), checkers, package, console)
@@ -197,7 +215,7 @@ class _Study:
         """The checkpoint of a training; one that was interrupted goes on, one that is whole stays as it is."""
         folder = self.recipe.folder / model.name / start
         policy = folder / POLICY_FOLDER
-        if not (policy / "config.json").is_file():
+        if not _is_trained(folder, config):
             with self.recipe.phase(f"{model.name}: train {start}") as bar:
                 bar.start(config.steps, f"{model.name}: DPPO on {kind}")
 
@@ -221,15 +239,24 @@ class _Study:
     def _evaluated(self, stage: Stage, model: str, start: str, kind: Kind, policy: Path) -> EvaluationRecord:
         name = f"{model}-{start}-{kind}"
         path = self.recipe.folder / f"evaluation-{name}.json"
-        if path.is_file():
-            record = read_record(path, EvaluationRecord)
-            if record.weights == digest_of_weights(load_policy(policy).model.state_dict()):
-                say(self.console, f"{name}: there already")
-                return record
-        self.ran += 1
         settings = stage.episode_settings()
         if kind == "terminal":
-            return self.recipe.evaluate(f"evaluate {name}", policy, name, self.stage.attempts, settings)
+            record = self.recipe.finished(policy, name, self.stage.attempts, settings)
+            if record is None:
+                self.ran += 1
+                return self.recipe.evaluate(f"evaluate {name}", policy, name, self.stage.attempts, settings)
+            say(self.console, f"{name}: there already")
+            return record
+        pins = evaluation_pins(settings, driver="bfcl-eval", assets=digest_of(self.package))
+        pins |= {"prompts": digest_of([SYSTEM, FORMAT_ERROR])}
+        weights = digest_of_weights(load_policy(policy).model.state_dict())
+        record = finished(
+            path, self.rows.held_out, attempts=self.stage.attempts, seed=EVALUATION_SEED, pins=pins, weights=weights
+        )
+        if record is not None:
+            say(self.console, f"{name}: there already")
+            return record
+        self.ran += 1
         sampler = Sampler.load(policy, PartialState().device)
         with self.recipe.phase(f"evaluate {name}") as bar:
             bar.start(len(self.rows.held_out) * self.stage.attempts, name)
@@ -239,10 +266,9 @@ class _Study:
                 self.rows.held_out,
                 attempts=self.stage.attempts,
                 seed=EVALUATION_SEED,
-                pins=evaluation_pins(settings, driver="bfcl-eval", assets=digest_of(self.package))
-                | {"prompts": digest_of([SYSTEM, FORMAT_ERROR])},
+                pins=pins,
                 model=name,
-                weights=digest_of_weights(sampler.model.state_dict()),
+                weights=weights,
                 output=path,
                 to_trajectory=partial(to_atif, model=name),
                 progress=lambda done, total: bar.advance(),
@@ -253,6 +279,12 @@ class _Study:
         comparison.write(self.recipe.folder / f"comparison-{model}-{start}-{kind}.json")
         difference = comparison.difference
         return Effect(model, start, kind, comparison, self.stage.rule.judge(difference.interval, difference.pairs))
+
+
+def _is_trained(folder: Path, config: LearnerConfig) -> bool:
+    """Whether a training's policy is there, with a record of every step."""
+    steps = [record.step for record in read_records(folder / STEPS_FILE)]
+    return (folder / POLICY_FOLDER / "config.json").is_file() and steps == list(range(1, config.steps + 1))
 
 
 def _records(run_folder: Path) -> list[Path]:

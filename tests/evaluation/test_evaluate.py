@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from leonardo.errors import FailureClass, InputError
 from leonardo.evaluation import EvaluationRecord, attempt_seed, compare, evaluate, read_record
+from leonardo.evaluation.evaluate import finished
 from leonardo.stages.evaluate import evaluate_app
 from leonardo.tasks.task import Task
 
@@ -230,3 +231,18 @@ def test_a_column_that_was_not_published_is_refused_before_anything_is_written(t
     assert isinstance(result.exception, InputError)
     assert "nonsuch" in str(result.exception)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_finished_record_is_that_of_the_very_same_evaluation(tmp_path):
+    path = tmp_path / "evaluation-m.json"
+    asked = {"attempts": 2, "seed": 7, "pins": PINS, "weights": "w"}
+    assert finished(path, TASKS, **asked) is None
+    record = made(weights="w", output=path)
+    assert finished(path, TASKS, **asked) == record
+    for other in ({"attempts": 3}, {"seed": 8}, {"pins": PINS | {"driver": "x"}}, {"weights": "v"}):
+        assert finished(path, TASKS, **asked | other) is None, other
+    assert finished(path, TASKS[:2], **asked) is None
+    edited = json.loads(path.read_text())
+    edited["tasks"][0]["seeds"][0] += 1
+    path.write_text(json.dumps(edited))
+    assert finished(path, TASKS, **asked) is None, "of other seeds, with the same pins"

@@ -8,13 +8,15 @@ import yaml
 from rich.console import Console
 
 from leonardo import evidence
+from leonardo.engine.desk.config import LearnerConfig
+from leonardo.engine.desk.learner import POLICY_FOLDER, STEPS_FILE
 from leonardo.errors import InputError
 from leonardo.evaluation import EvaluationRecord, TaskResult, compare
 from leonardo.functions.checkers import package_folder
 from leonardo.gates.criteria import Finding, apply
 from leonardo.report.transfer import render_transfer
 from leonardo.settings import LAUNCH
-from leonardo.stages.transfer import ROWS_FILE, limits_of, run_transfer
+from leonardo.stages.transfer import ROWS_FILE, _is_trained, limits_of, run_transfer
 from leonardo.stages.transferfile import KINDS, Transfer, load_transfer
 from leonardo.stages.transfermatrix import BASE, CONTROL, Effect, Matrix
 
@@ -183,3 +185,17 @@ def test_finished_cells_are_not_run_again(tmp_path: Path, site: Path) -> None:
         assert again.matrix.figures(again.stage)["effects"] == first.matrix.figures(first.stage)["effects"]
         found = evidence.check(tmp_path / "runs" / evidence.LEDGER)
         assert bool(found.faults) == bool(changed), "a cell that was made again is not the one that was entered"
+
+
+def test_a_training_counts_with_all_of_its_steps(tmp_path: Path) -> None:
+    """A policy that lies there is the training's only with a record of every step."""
+    config, steps = LearnerConfig(steps=2), tmp_path / STEPS_FILE
+    assert not _is_trained(tmp_path, config)
+    (tmp_path / POLICY_FOLDER).mkdir()
+    (tmp_path / POLICY_FOLDER / "config.json").write_text("{}")
+    assert not _is_trained(tmp_path, config), "no step is recorded"
+    evidence_of = next((LAUNCH.parent / "docs/evidence").glob("one-gpu-transfer-smollm2/seed1/smollm2/control/*.jsonl"))
+    lines = evidence_of.read_text().splitlines(keepends=True)
+    for count, trained in ((1, False), (2, True), (3, False)):
+        steps.write_text("".join(lines[:count]))
+        assert _is_trained(tmp_path, config) == trained
