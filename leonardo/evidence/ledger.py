@@ -71,7 +71,11 @@ def append(path: Path, entry: Evidence, tell: Callable[[str], None] = lambda wor
                 "previous": lines.head.last,
             }
         ).sealed()
-        _write(stream, written.line() + b"\n")
+        try:
+            _write(stream, written.line() + b"\n")
+        except OSError as error:
+            error.filename = str(path)  # a full disk's error names nothing
+            raise
         _write_head(path, Lines([*lines.whole, written.line()], b""))
     return written
 

@@ -1,6 +1,8 @@
 """What is made of a job's end, with programs that stand for Slurm's: what they say, and what they cannot say."""
 
+import errno
 import json
+import os
 import shutil
 import threading
 from collections.abc import Callable
@@ -12,7 +14,7 @@ from typer.testing import CliRunner
 
 from leonardo.cli import app
 from leonardo.errors import InputError
-from leonardo.evidence import read
+from leonardo.evidence import Evidence, append, read
 from leonardo.jobs.arrive import main as arrive
 from leonardo.jobs.collect import collect
 from leonardo.jobs.step import code_of
@@ -242,3 +244,19 @@ def test_a_damaged_plan_beside_is_named_where_jobs_are_looked_for(job: Path) -> 
     (job / "job.json").write_bytes(DEEP)
     with pytest.raises(InputError, match=r"job\.json is nested too deeply"):
         list(stages_of_jobs(job.parent, ["7"], "desk"))
+
+
+def test_a_full_disk_is_said_with_its_place(job: Path, programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """3, no entry, and the folder is still the job's."""
+    programs(squeue=state("COMPLETED"))
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    (job.parent / "ledger.jsonl").touch()
+    monkeypatch.setattr(os, "fsync", full)
+    done = launch("collect", job)
+    assert done.exit_code == 3 and f"{job}/evidence.json: No space left" in done.stderr, done.stderr
+    with pytest.raises(OSError, match=r"ledger\.jsonl"):
+        append(job.parent / "ledger.jsonl", Evidence(name="x", verdict="pass"))
+    assert (job / "lock.json").exists() and not read(job.parent / "ledger.jsonl")
