@@ -1,11 +1,14 @@
 """Settings files: YAML that is read strictly. What is wrong is named by file, line and setting, in one line."""
 
+import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
+from yaml.constructor import SafeConstructor
 
 from leonardo.errors import InputError
 
@@ -14,15 +17,17 @@ LAUNCH = Path(__file__).parent.parent / "launch"
 
 
 class Settings(BaseModel):
-    """A settings file, or a part of one: unknown names are refused, values do not change."""
+    """A settings file, or a part of one: unknown names are refused, values do not change, numbers are finite."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 AnySettings = TypeVar("AnySettings", bound=Settings)
 
 _MOST_VALUES = 100_000
 """In a file of settings; the longest here has some hundreds."""
+
+_FLOAT, _READER = "tag:yaml.org,2002:float", SafeConstructor()
 
 _EXAMPLE = "The other files in that folder are examples"
 
@@ -64,10 +69,17 @@ def require_named(path: Path, folder: str, name: str) -> None:
     Raises:
         InputError: names both.
     """
+    require_plain_name(path, name)
     own = path.resolve().parent == (LAUNCH / folder).resolve()
     if name != path.stem and (own or (LAUNCH / folder / f"{name}.yaml").is_file()):
         what = f"which is launch/{folder}/{name}.yaml" if not own else f"and the file {path.stem}"
         raise InputError(f"{at(path, ('name',))}: name is {name}, {what}", f"Write name: {path.stem}")
+
+
+def require_plain_name(path: Path, name: str) -> None:
+    """It becomes a part of files' names. Raises InputError."""
+    if not re.fullmatch(r"\w[\w.+-]{0,99}", name):
+        raise InputError(f"{at(path, ('name',))}: name is {name!r}", "Letters, digits, and the signs _ . + -")
 
 
 def read_yaml(path: Path) -> Any:
@@ -123,6 +135,12 @@ def _require_plain(path: Path, root: yaml.Node | None) -> None:
         left -= 1
         if left < 0:
             raise InputError(f"{path} holds more than {_MOST_VALUES} values, repeated ones counted", "Write it shorter")
+        if (
+            isinstance(node, yaml.ScalarNode)
+            and node.tag == _FLOAT
+            and not math.isfinite(_READER.construct_yaml_float(node))
+        ):
+            raise InputError(f"{path}:{node.start_mark.line + 1}: {node.value} is no finite number", "Give one")
         if isinstance(node, yaml.MappingNode):
             seen: set[str] = set()
             for key, value in node.value:

@@ -1,6 +1,6 @@
 """Pass criteria as data: a figure, a bound, and the reason for it. A stage file lists them; a gate applies them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -17,7 +17,7 @@ class Criterion(BaseModel):
         reason: why this bound, in a sentence.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     figure: str
     least: float | None = None
@@ -63,6 +63,14 @@ def apply(criteria: Sequence[Criterion], figures: Mapping[str, Any]) -> list[Fin
     return [
         Finding(criterion, value := figures.get(criterion.figure), _meets(criterion, value)) for criterion in criteria
     ]
+
+
+def require_figures(criteria: tuple[Criterion, ...], known: Collection[str]) -> tuple[Criterion, ...]:
+    """``criteria``, each about a figure that there is. Raises ValueError, for a settings file's validator."""
+    for criterion in criteria:
+        if criterion.figure not in known:
+            raise ValueError(f"no figure {criterion.figure}; there are {', '.join(known)}")
+    return criteria
 
 
 def _meets(criterion: Criterion, value: Any) -> bool:

@@ -17,7 +17,7 @@ class DirectionRule(BaseModel):
         reason: why these, in a sentence.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     margin: float = Field(default=0.0, ge=0)
     pairs: int = Field(ge=2)

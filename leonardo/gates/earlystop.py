@@ -24,7 +24,7 @@ class StopRule(BaseModel):
         reason: why this bound, in a sentence.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     figure: str
     window: int = Field(ge=1)

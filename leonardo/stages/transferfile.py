@@ -5,18 +5,27 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from leonardo.engine.desk.config import LearnerConfig
 from leonardo.errors import InputError
-from leonardo.gates.criteria import Criterion
+from leonardo.functions.tasks import CATEGORIES
+from leonardo.gates.criteria import Criterion, require_figures
 from leonardo.gates.direction import DirectionRule
+from leonardo.gates.signal import signal_figures
 from leonardo.rollout.families import Listing
-from leonardo.settings import Settings, find_settings, read_settings
+from leonardo.settings import Settings, find_settings, read_settings, require_plain_name
 from leonardo.stages.definition import Model, Stage, load_model
 
 Kind = Literal["terminal", "functions"]
 KINDS: tuple[Kind, ...] = ("terminal", "functions")
+
+
+JUDGED = (
+    "cells", "cells_missing", "terminal_signal", "functions_signal", "trained_learns", "control_learns", "seconds",
+    "cells_run",
+)  # fmt: skip
+"""The figures that criteria may be about; :mod:`leonardo.stages.transfermatrix` counts them."""
 
 
 class Functions(Settings):
@@ -40,6 +49,13 @@ class Functions(Settings):
     demonstrations: int = Field(default=2600, ge=1)
     right: float = Field(default=0.4, ge=0, le=1)
 
+    @field_validator("categories")
+    @classmethod
+    def _known(cls, categories: tuple[str, ...]) -> tuple[str, ...]:
+        if unknown := set(categories) - set(CATEGORIES):
+            raise ValueError(f"no category {min(unknown)}; there are {', '.join(CATEGORIES)}")
+        return categories
+
 
 class Control(Settings):
     """The control: which kind of task, and what differs in that training's settings."""
@@ -52,6 +68,7 @@ class Transfer(Stage):
     """The stage's file.
 
     Attributes:
+        attempts: as of every stage; a study evaluates.
         question: that was asked before any run.
         rule: what an interval is called.
         models: of ``launch/models``; the first is the control's.
@@ -63,6 +80,7 @@ class Transfer(Stage):
         control: see the class.
     """
 
+    attempts: int = Field(ge=1)
     question: str
     rule: DirectionRule
     models: tuple[str, ...] = Field(min_length=1)
@@ -72,6 +90,23 @@ class Transfer(Stage):
     trainings: dict[Kind, dict[str, Any]] = Field(default_factory=dict)
     gate: tuple[Criterion, ...]
     control: Control
+
+    @field_validator("models")
+    @classmethod
+    def _each_once(cls, models: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(models)) < len(models):
+            raise ValueError("a model is named twice")
+        return models
+
+    @field_validator("gate")
+    @classmethod
+    def _of_a_training(cls, gate: tuple[Criterion, ...]) -> tuple[Criterion, ...]:
+        return require_figures(gate, signal_figures(()))
+
+    @field_validator("criteria")
+    @classmethod
+    def _of_the_matrix(cls, criteria: tuple[Criterion, ...]) -> tuple[Criterion, ...]:
+        return require_figures(criteria, JUDGED)
 
     def with_model(self, model: Model) -> Stage:
         """See the class above; what the study says of warm starts comes last."""
@@ -83,6 +118,7 @@ def load_transfer(name: str | Path) -> Transfer:
     """Read the stage. Raises InputError that names file and setting."""
     path = find_settings(name, "studies")
     stage = read_settings(path, Transfer)
+    require_plain_name(path, stage.name)
     if stage.functions.source == "bfcl" and not stage.functions.categories:
         raise InputError(f"{path}: functions.categories names none of the package's", "Name one, such as simple_python")
     for model in stage.models:
@@ -100,4 +136,11 @@ def learner_of(
 ) -> LearnerConfig:
     """The learner's settings for a training on ``kind``; ``of_model`` is the stage with the model's own settings."""
     desk = of_model.desk | stage.trainings.get(kind, {}) | dict(changes)
-    return of_model.model_copy(update={"desk": desk}).learner()
+    config = of_model.model_copy(update={"desk": desk}).learner()
+    if config.wanted_groups > config.groups * config.rounds:
+        raise InputError(
+            f"{stage.name}: a training on {kind} wants {config.wanted_groups} groups of {config.groups} "
+            f"in {config.rounds} rounds",
+            "Lower wanted_groups, or raise groups or rounds",
+        )
+    return config

@@ -17,7 +17,7 @@ from leonardo.gates.criteria import Finding, apply
 from leonardo.report.transfer import render_transfer
 from leonardo.settings import LAUNCH
 from leonardo.stages.transfer import ROWS_FILE, _is_trained, limits_of, run_transfer
-from leonardo.stages.transferfile import KINDS, Transfer, load_transfer
+from leonardo.stages.transferfile import JUDGED, KINDS, Transfer, load_transfer
 from leonardo.stages.transfermatrix import BASE, CONTROL, Effect, Matrix
 
 STAGE = LAUNCH / "studies/transfer.yaml"
@@ -66,6 +66,12 @@ def test_question_and_rule_stand_in_the_file() -> None:
     )
 
 
+def test_every_figure_that_criteria_may_be_about_is_counted() -> None:
+    stage = load_transfer(STAGE)
+    counted = set(matrix_of(stage, gain=20, control_gain=0).figures(stage)) | {"seconds", "cells_run"}
+    assert set(JUDGED) == counted - {"effects"}
+
+
 def test_a_matrix_is_counted() -> None:
     stage = load_transfer(STAGE)
     figures = matrix_of(stage, gain=20, control_gain=0).figures(stage)
@@ -93,6 +99,15 @@ def test_a_control_that_gains_and_a_training_without_signal_show() -> None:
         ({"functions": {"held_out": 0}}, "functions.held_out"),
         ({"functions": {"source": "bfcl"}}, "names none of the package's"),
         ({"rule": {"pairs": 40}}, "rule.reason"),
+        ({"attempts": 0}, "attempts: .*greater than or equal to 1"),
+        ({"models": ["desk", "desk"]}, "models: .*named twice"),
+        ({"name": "a/b"}, "name is 'a/b'"),
+        ({"name": "a\nb"}, "name is 'a.+nb'"),
+        ({"functions": {"source": "bfcl", "categories": ["simple"]}}, "no category simple"),
+        ({"gate": [{"figure": "luck", "least": 1, "reason": "x"}]}, "gate: .*no figure luck"),
+        ({"criteria": [{"figure": "updates", "least": 1, "reason": "x"}]}, "criteria: .*no figure updates"),
+        ({"desk": {"learning_rate": float("inf")}}, r"\.inf is no finite number"),
+        ({"desk": {"groups": 2, "rounds": 1, "wanted_groups": 3}, "trainings": {}}, "wants 3 groups of 2 in 1 rounds"),
     ],
 )
 def test_a_wrong_file_is_one_line(tmp_path: Path, change: dict, message: str) -> None:
