@@ -50,7 +50,7 @@ def begin(bundle: Path) -> None:
 
 
 def add(bundle: Path, source: Path, name: str) -> int:
-    """Put a file or folder into the bundle as ``name``; by hard link where that can be. Returns the number of files.
+    """Put a copy of a file or folder into the bundle as ``name``. Returns the number of files.
 
     Links are followed: what arrives is the files. What an earlier folder of that name had besides is removed.
     """
@@ -90,6 +90,12 @@ def verify(bundle: Path) -> Contents:
     files = _contents(bundle)
     for name, entry in files.items():
         path = bundle / name
+        if linked := next(
+            (each for each in (path, *path.parents) if each.is_symlink() and bundle in each.parents), None
+        ):
+            raise InputError(
+                f"{bundle}: {linked.relative_to(bundle)} is a link", "make bundle makes none: copy it again"
+            )
         if not path.is_file():
             raise InputError(f"{bundle}: {name} is missing", "Copy it again")
         if path.stat().st_size != entry["size"] or sha256_file(path) != entry["sha256"]:
@@ -109,7 +115,7 @@ def place(bundle: Path, shared: Path, files: Contents, tell: Tell = print) -> in
     sizes = {name: int(entry["size"]) for name, entry in carried.items()}
     wanted = sum(size for name, size in sizes.items() if not _is_of_size(shared / name, size))
     free = shutil.disk_usage(shared).free
-    if wanted > free and bundle.stat().st_dev != shared.stat().st_dev:
+    if wanted > free:
         raise InputError(
             f"{shared} has {free / 1e9:,.2f} GB free, and the bundle needs {wanted / 1e9:,.2f}", "Make room there"
         )
@@ -150,10 +156,7 @@ def _place(source: Path, target: Path, sha256: str | None) -> bool:
     part = target.with_name(f".{target.name}.part")
     part.unlink(missing_ok=True)
     try:
-        try:
-            os.link(source, part)
-        except OSError:  # another file system, or another's file
-            _copy(source, part)
+        _copy(source, part)  # no hard link: who edits the one would edit the other
         part.replace(target)
     except BaseException:
         part.unlink(missing_ok=True)

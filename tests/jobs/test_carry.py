@@ -311,3 +311,19 @@ cluster:
     written = [json.loads(line) for line in (tmp_path / "shared/data/small/dataset/train.jsonl").open()]
     images = [row["env_config"]["env_configs"][0]["image"] for row in written]
     assert images == [f"prepared://{entry.prepared}" for entry in entries]
+
+
+def test_source_bundle_and_placed_file_are_three(bundle: Path, tmp_path: Path) -> None:
+    """Who edits one of them in place does not edit another."""
+    carry.place(bundle, tmp_path / "shared", carry.verify(bundle), quiet)
+    places = [tmp_path / "model", bundle / "models/small", tmp_path / "shared/models/small"]
+    assert len({(place / "config.json").stat().st_ino for place in places}) == 3
+
+
+@pytest.mark.parametrize("name", ["models/small/config.json", "models"])
+def test_a_link_in_a_bundle_is_refused(bundle: Path, tmp_path: Path, name: str) -> None:
+    """Even where it leads to the same bytes."""
+    (bundle / name).rename(tmp_path / "moved")
+    (bundle / name).symlink_to(tmp_path / "moved")
+    with pytest.raises(InputError, match=f"{name} is a link"):
+        carry.verify(bundle)
