@@ -97,3 +97,12 @@ def test_the_folder_loads_in_transformers_and_speaks(runs: Path) -> None:
     said = model.generate(**prompt, max_new_tokens=3, do_sample=False)
     assert said.shape[1] == prompt["input_ids"].shape[1] + 3
     assert torch.isfinite(model(**prompt).logits).all()
+
+
+@pytest.mark.parametrize("content", ["{}", "", "[1]", "{"])
+def test_a_damaged_configuration_is_one_line(runs: Path, content: str) -> None:
+    checkpoint = runs / "study-seed1/model/policy"
+    (checkpoint / "config.json").write_text(content)
+    with pytest.raises(InputError, match="holds no model that can be read") as caught:
+        write_card(checkpoint, runs / evidence.LEDGER)
+    assert "\n" not in str(caught.value)

@@ -127,12 +127,16 @@ def fill_folder(place: Path, model: PreTrainedModel, tokenizer: PreTrainedTokeni
 
 
 def load_policy(folder: Path) -> LoadedPolicy:
-    """Read a Hugging Face folder, in float32. Raises InputError where there is none."""
+    """Read a Hugging Face folder, in float32. Raises InputError where there is none, or it cannot be read."""
     if not (folder / "config.json").is_file():
         raise InputError(f"{folder} is no model folder (config.json is missing)", "Name a folder that a run has saved")
     _hush()
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    return LoadedPolicy(model, AutoTokenizer.from_pretrained(folder))
+    try:
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        return LoadedPolicy(model, AutoTokenizer.from_pretrained(folder))
+    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+        said = " ".join(str(error).split())[:160]
+        raise InputError(f"{folder} holds no model that can be read ({said})", "Is it whole? Save it again") from error
 
 
 def load_pretrained(folder: Path, family: Family, listing: Listing = "brief") -> LoadedPolicy:
