@@ -40,7 +40,10 @@ def states_of(rows: bytes) -> list[str]:
     """The prepared states of the data set's rows, once for each row that has one. Raises ValueError."""
     found: list[str] = []
     for line in rows.splitlines():
-        found += _images(json.loads(line).get("env_config") or {})
+        row = json.loads(line)
+        if not isinstance(row, dict):
+            raise ValueError("a row is no object")
+        found += _images(row.get("env_config") or {})
     return found
 
 
@@ -60,20 +63,25 @@ def unpack(rows: Path, staged: Staged) -> None:
         staged.operations, staged.read_bytes = shared.operations, shared.bytes
 
 
-def _images(config: dict[str, Any]) -> Iterator[str]:
-    for environment in config.get("env_configs") or ():
+def _images(config: Any) -> Iterator[str]:
+    environments = config.get("env_configs") or () if isinstance(config, dict) else config
+    if not isinstance(environments, list | tuple) or not all(isinstance(each, dict) for each in environments):
+        raise ValueError("a row's env_config is no list of environments")
+    for environment in environments:
         image = str(environment.get("image", ""))
         if image.startswith(SCHEME):
             yield image.removeprefix(SCHEME)
 
 
 def _note(run: Path, node: str, staged: Staged) -> None:
+    if not run.is_dir():
+        raise OSError(f"{run} is gone")
     write_json(unpacked_file(run, node), staged.as_json())
     event = {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "job": os.environ.get("SLURM_JOB_ID", ""),
         "task": "",
-        "restart": int(os.environ.get("SLURM_RESTART_COUNT", "0")),
+        "restart": int(restart) if (restart := os.environ.get("SLURM_RESTART_COUNT", "0")).isdecimal() else 0,
         "event": f"{node}: {staged.sentence()}",
         "code": None,
     }
@@ -95,11 +103,11 @@ def main(arguments: list[str]) -> int:
     try:
         for number in (signal.SIGTERM, signal.SIGUSR2):
             signal.signal(number, end)
-        unpack(Path(arguments[1]), staged)
+        unpack(Path(arguments[1]).absolute(), staged)
     except _ToldToEnd:
         staged.reason = "it was told to end"
-    except (LeonardoError, OSError, ValueError, KeyError, TypeError) as error:
-        staged.reason = f"it ended early: {error}"
+    except (LeonardoError, OSError, ArithmeticError, ValueError, LookupError, TypeError, RecursionError) as error:
+        staged.reason = f"it ended early: {' '.join(str(error).split())[:200]}"
     try:
         _note(run, node, staged)
     except OSError as error:
