@@ -51,8 +51,8 @@ def collect(folder: Path, ledger: Path, finish: Callable[[dict[str, Any]], None]
     Args:
         folder: of the job.
         ledger: gets the job's entry.
-        finish: makes of the plan's job what is the job's as a whole, before the entry; a job for which it raises an
-            InputError did not end well.
+        finish: makes of the plan's job what is the job's as a whole, before anything is written. What it raises goes
+            on where the job itself ended well; else it is one reason more.
 
     Returns:
         What was written to ``evidence.json``: ``ok``, ``reason``, ``figures``, ``pins``.
@@ -104,7 +104,9 @@ def _collect(folder: Path, ledger: Path, finish: Callable[[dict[str, Any]], None
     try:
         finish(plan)
     except InputError as error:
-        reason = "; ".join(filter(None, (reason, error.what)))
+        if not reason:  # the job ended well: what is missing or damaged can be brought back, and collected again
+            raise
+        reason = f"{reason}; {error.what}"
     ok = not reason
     made = stage_folder(folder, plan)
     found = {

@@ -145,10 +145,14 @@ def test_a_job_has_one_entry(job: Path, programs: Programs) -> None:
     assert json.loads((job / "job.json").read_text())["collected"] and not (job / "lock.json").exists()
 
 
-def test_an_evaluation_whose_parts_cannot_be_joined_did_not_end_well(job: Path, programs: Programs) -> None:
-    """Its entry is a fail from the first, with the reason."""
+def test_an_evaluation_whose_parts_cannot_be_joined_is_no_pass(job: Path, programs: Programs) -> None:
+    """Where the job ended well nothing is entered, and what is missing may be brought back; else it is a fail."""
     programs(squeue=state("COMPLETED"))
     (job / "job.json").write_text(json.dumps(PLAN | {"pins": {"site": "sealed", "checkpoints": ["base"], "parts": 2}}))
+    done = launch("collect", job)
+    assert done.exit_code == 2 and "evaluation-base.json: no such file" in done.stderr, done.output
+    assert not (job.parent / "ledger.jsonl").exists() and (job / "lock.json").exists()
+    (job / "events.jsonl").write_text("")
     done = launch("collect", job)
     assert done.exit_code == 1 and "base: " in done.stdout.splitlines()[0], done.output
     (entry,) = read(job.parent / "ledger.jsonl")
