@@ -14,6 +14,15 @@ from leonardo.tasks.task import Task
 from leonardo.tasks.verifier import verifier_files
 from tests.rootfs import build_root_archive
 
+_SLOW_SECONDS = 3600
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A test that hangs fails and is named; the slow ones have an hour where they do not say otherwise."""
+    for item in items:
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(_SLOW_SECONDS))
+
 
 @pytest.fixture(scope="session")
 def tiny_root_archive(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -12,6 +12,7 @@ import pytest
 from leonardo.errors import InfrastructureError, InputError
 from leonardo.sandbox.drivers import open_driver
 from tests.gates.test_environment import ROW, write_rows
+from tests.processes import running
 
 ROOT = Path(__file__).parents[1]
 
@@ -90,9 +91,8 @@ def test_a_signal_ends_it_in_one_line_with_nothing_left(tmp_path: Path, site: ob
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     arguments = command("gates", rows, "--out", tmp_path / "out", "--site", tmp_path / "site.yaml")
-    with subprocess.Popen(
-        arguments, cwd=ROOT, stderr=subprocess.PIPE, text=True, env=os.environ | {"TMPDIR": str(temporary)}
-    ) as process:
+    environment = os.environ | {"TMPDIR": str(temporary)}
+    with running(arguments, cwd=ROOT, stderr=subprocess.PIPE, env=environment) as process:
         deadline = time.monotonic() + 60
         while not (below := sleepers(process.pid)) and time.monotonic() < deadline:
             time.sleep(0.1)

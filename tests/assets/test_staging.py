@@ -19,6 +19,7 @@ from leonardo.jobs.unpacked import read_unpacked
 from leonardo.sandbox.driver import Driver
 from leonardo.site import Site
 from leonardo.tasks.task import Task
+from tests.processes import running
 
 LARGE = "head -c 600000 /dev/urandom > /large"
 """Leaves a layer that does not fit in the catalogue."""
@@ -112,10 +113,12 @@ def test_told_to_end_it_ends_and_says_so(site: Site, tmp_path: Path) -> None:
         "LEONARDO_NODE_CACHE": str(tmp_path / "node"),
     }
     command = [sys.executable, "-m", "leonardo.jobs.unpack", str(tmp_path), str(rows)]
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+    with running(command, env=environment, stdout=subprocess.PIPE) as process:
         writer = opened(rows)  # it reads now, and nothing comes
-        process.send_signal(signal.SIGTERM)
-        said, _ = process.communicate(timeout=20)
+        while process.poll() is None:  # again: Python sees none that comes between its last look and the read
+            process.send_signal(signal.SIGTERM)
+            time.sleep(0.1)
+        said = process.communicate()[0]
     os.close(writer)
     assert process.returncode == 0 and "it was told to end" in said
     (staged,) = read_unpacked(tmp_path).values()

@@ -13,6 +13,7 @@ import pytest
 
 from leonardo.errors import InfrastructureError, InputError
 from leonardo.hooks.shutdown import exit_code
+from tests.processes import running
 
 PROLOGUE = """
 import os, signal, sys, threading, time
@@ -192,9 +193,7 @@ if __name__ == "__main__":
 def test_engine_process_ends_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     (tmp_path / "parent.py").write_text(PARENT)
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    with subprocess.Popen(
-        [sys.executable, str(tmp_path / "parent.py")], stdout=subprocess.PIPE, text=True, env=environment
-    ) as parent:
+    with running([sys.executable, tmp_path / "parent.py"], stdout=subprocess.PIPE, env=environment) as parent:
         assert parent.stdout is not None
         child = psutil.Process(int(parent.stdout.readline()))
         parent.send_signal(signal.SIGKILL)

@@ -13,6 +13,7 @@ import pytest
 from leonardo.overlay.tree import Tree
 from tests.upstream.conftest import PROJECT
 from tests.upstream.test_sources import PACKAGE
+from tests.processes import running
 
 TRAINER = """
 import ast, asyncio, os, signal, sys, threading, time
@@ -82,10 +83,9 @@ def trainer(upstream: Tree, commit: tuple[str, str], tmp_path: Path) -> Path:
 def end_of(trainer: Path, body: str, patience: float) -> tuple[int | None, str]:
     """Exit code (None where it had to be killed after ``patience`` seconds) and stderr."""
     environment = {**os.environ, "PYTHONPATH": str(PROJECT), "HF_HUB_CACHE": str(trainer.parent)}
-    with subprocess.Popen(
+    with running(
         [sys.executable, "-c", TRAINER.replace("BODY", body), str(trainer)],
         stderr=subprocess.PIPE,
-        text=True,
         env=environment,
         cwd=trainer.parent,
     ) as process:

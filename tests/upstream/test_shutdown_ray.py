@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from tests.upstream.conftest import PROJECT
+from tests.processes import running
 
 PYTHON = Path(os.environ.get("LEONARDO_UPSTREAM_PYTHON") or PROJECT / ".venv-upstream" / "bin" / "python")
 
@@ -93,11 +94,10 @@ def test_nothing_is_left(how: str, code: int, tmp_path: Path) -> None:
     environment |= {"RAY_TMPDIR": f"/tmp/r{mark[:8]}", "RAY_USAGE_STATS_ENABLED": "0"}
     environment.pop("RAY_ADDRESS", None)
     try:
-        with subprocess.Popen(
+        with running(
             [str(PYTHON), str(tmp_path / "trainer.py"), how],
             stdout=subprocess.PIPE,
             stderr=(tmp_path / "log").open("w"),
-            text=True,
             env=environment,
         ) as trainer:
             assert trainer.stdout is not None

@@ -12,6 +12,7 @@ from leonardo.files import write_json
 from leonardo.gates.steps import append_record
 from leonardo.rollout.episode import EpisodeSettings
 from tests.gates.test_signal import record
+from tests.processes import running
 
 
 def test_the_watch_ends_with_the_step_that_is_the_last(tmp_path: Path) -> None:
@@ -19,10 +20,9 @@ def test_the_watch_ends_with_the_step_that_is_the_last(tmp_path: Path) -> None:
         append_record(tmp_path / engine.STEPS_FILE, record(step))
     run = engine.UpstreamRun({}, {}, {}, "", {}, EpisodeSettings(), tmp_path, tmp_path, tmp_path)
     seen: list[int] = []
-    with subprocess.Popen(["sleep", "30"]) as process:
+    with running(["sleep", "30"]) as process:
         found = engine._watch(process, run, tmp_path, lambda each: (seen.append(each.step), each.step == 2)[1])
         assert process.poll() is None  # ending it is the caller's part
-        process.terminate()
     assert (found, seen) == (("", True), [1, 2])
 
 
