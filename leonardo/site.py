@@ -117,6 +117,11 @@ class Site(Settings):
     def _normal_names(cls, value: dict[str, BaseSource]) -> dict[str, BaseSource]:
         return {normal_image(name): source for name, source in value.items()}
 
+    @property
+    def models(self) -> Path:
+        """Folder of the pretrained models, each by the last part of its name: seen by all nodes, else in the cache."""
+        return (self.cluster.roots.shared if self.cluster else self.cache) / "models"
+
     def base(self, image: str) -> BaseSource:
         """How to get ``image``."""
         return self.bases.get(normal_image(image), BaseSource())

@@ -29,7 +29,10 @@ def bundle_command(
     target: Target,
     rows: Annotated[Path | None, typer.Option(help="Rows whose prepared states are built; a file.")] = None,
     model: Annotated[list[str] | None, typer.Option(help="Models of launch/models, fetched from the hub.")] = None,
-    model_folder: Annotated[list[str] | None, typer.Option(help="name=folder: a checkpoint that is here.")] = None,
+    model_folder: Annotated[
+        list[str] | None,
+        typer.Option(help="name=folder: a checkpoint; as a model of launch/models, or any."),
+    ] = None,
     wheels: Annotated[Path | None, typer.Option(help="Of make upstream-wheels.")] = None,
     upstream: Tree = PROJECT / "upstream",
     site: SiteName = "desk",
@@ -92,11 +95,15 @@ def unbundle_command(
 
 
 def _named(entry: str) -> tuple[str, Path]:
-    """``name=folder``. Raises InputError."""
+    """``name=folder``, the name as the site that gets it looks for it. Raises InputError."""
+    from leonardo.settings import LAUNCH
+    from leonardo.stages.definition import load_model
+
     name, _, folder = entry.partition("=")
     if not folder or not re.fullmatch(r"\w[\w.-]*", name):
         raise InputError(f"--model-folder {entry!r} is not name=folder", "The name is a model's folder there")
-    return name, Path(folder)
+    is_known = (LAUNCH / "models" / f"{name}.yaml").is_file()
+    return load_model(name).folder if is_known else name, Path(folder)
 
 
 def _tell_missing(wheels: Path) -> None:
@@ -133,7 +140,7 @@ def _fetch_model(known: "Model", target: Path) -> None:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
-    folder = target / "models" / known.start.rpartition("/")[2]
+    name = f"models/{known.folder}"
     try:
         there = Path(snapshot_download(known.start, revision=known.revision or None))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
@@ -141,8 +148,8 @@ def _fetch_model(known: "Model", target: Path) -> None:
             f"model {known.start} cannot be fetched ({shorten(str(error), 160, placeholder=' …')})",
             "Where there is a network, or give the folder: --model-folder",
         ) from error
-    carry.add(target, there, f"models/{folder.name}")
-    write_json(folder / PIN, {"name": known.start, "revision": there.name})
+    carry.add(target, there, name)
+    write_json(target / name / PIN, {"name": known.start, "revision": there.name})
 
 
 def _bundle_assets(rows: Path, target: Path, site: str, driver: str) -> None:

@@ -147,6 +147,11 @@ class Model(Settings):
     parameters: float = Field(default=0.0, ge=0)
     shapes: dict[str, Shape] = {}
 
+    @property
+    def folder(self) -> str:
+        """What the folder of ``start`` is called, in a bundle and among a site's models."""
+        return Path(self.start).name
+
     def parser(self) -> tuple[str, dict[str, Any]]:
         """The name of its tool-call parser in upstream, and what upstream has to be told of it (nothing where listed).
 

@@ -30,7 +30,7 @@ _BY_THE_JOB = ("node-ip-address", "num-gpus", "num-cpus", "include-dashboard")
 def with_trainer(plan: JobPlan, stage: Stage, model: Model, site: Site, shape: Shape, choices: Choices) -> JobPlan:
     """``plan`` with upstream's trainer as its main step. Raises InputError for a flag that is not the files' to set."""
     shared = cluster_of(site).roots.shared
-    weights = shared / "models" / model.start.rpartition("/")[2]
+    weights = site.models / model.folder
     dataset = dataset_in(shared / (stage.rows or "data"))
     parser, parsers = model.parser()
     asked = {**site.upstream.flags, **model.upstream, **stage.upstream, **shape.all_flags()}

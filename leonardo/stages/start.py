@@ -13,17 +13,24 @@ from leonardo.stages.definition import Model
 
 
 def pretrained(model: Model, site: Site) -> Path | None:
-    """What the model starts from: it lies in the site's cache, below ``models``, or where its name says.
+    """What the model starts from: it lies among the site's models, or where its name says.
 
-    None for a policy that is made from nothing. Raises InputError where it is not on this machine.
+    None for a policy that is made from nothing. Raises InputError where it is not on this machine, or not whole.
     """
     if model.start == "desk":
         return None
-    kept = site.cache / "models" / Path(model.start).name
-    folder = kept if kept.is_dir() else find(model.start)
-    if folder is None:
-        raise InputError(f"{model.start} is not on this machine", f"Fetch it: hf download {model.start}")
-    return folder
+    place = site.models / model.folder
+    if place.is_dir():
+        return find(str(place))
+    what = f"the model {model.start} is not on this machine: none in the hub's cache"
+    try:
+        if (found := find(model.start)) is not None:
+            return found
+    except InputError as error:
+        what = error.what
+    raise InputError(
+        f"{what}; no folder {place}", "Bring it to that folder: hf download --local-dir, or make bundle and unbundle"
+    )
 
 
 def start_findings(model: Model, site: Site) -> Iterator[Finding]:
@@ -31,8 +38,7 @@ def start_findings(model: Model, site: Site) -> Iterator[Finding]:
     try:
         pretrained(model, site)
     except InputError as error:
-        place = site.cache / "models" / Path(model.start).name
-        yield Finding("offline.model", f"model {model.name}: {error.what}", f"{error.hint}; or put it into {place}")
+        yield Finding("offline.model", f"model {model.name}: {error.what}", error.hint)
 
 
 def desk_findings(model: Model, asked: Resources) -> Iterator[Finding]:

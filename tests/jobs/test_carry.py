@@ -21,8 +21,13 @@ from leonardo.jobs import carry
 from leonardo.jobs.offline import model_findings
 from leonardo.rollout.episodes import EpisodeSettings
 from leonardo.sandbox.driver import Driver
+from leonardo.site import load_site
 from leonardo.stages.carry import _unpack_upstream, bundle_command, unbundle_command
 from leonardo.stages.dataset import write_data
+from leonardo.stages.definition import load_model, load_stage
+from leonardo.stages.launch import plan_stage
+from leonardo.stages.launch_choices import Choices
+from leonardo.stages.start import pretrained
 from leonardo.tasks.desk import generate, write_rows
 from leonardo.tasks.rows import read_tasks
 
@@ -276,29 +281,56 @@ def test_a_tree_that_is_there_is_left(tmp_path: Path) -> None:
     assert (tmp_path / "mine").read_text() == "mine"
 
 
-def test_rows_to_a_data_set(
-    store: AssetStore, driver: Driver, tmp_path: Path, tiny_root_archive: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Rows that are built here are carried there, and become the data set that upstream's trainer reads."""
-    monkeypatch.delenv("LEONARDO_CACHE", raising=False)
-    site = """
+SITE = """
 name: {name}
 cache: {place}/cache-{name}
 bases:
   ubuntu:22.04:
     {{registry: false, substitute: {{kind: archive, path: {archive}, reason: a test}}}}
 cluster:
-  pools: {{nodes: {{partition: test, cores: 1, memory: 1, tmp_size: 1}}}}
-  qualities: [{{most_minutes: 60, most_nodes: 1}}]
+  pools: {{nodes: {{partition: test, cores: 1, memory: 1, gpus: 32, gpu: A100-64GB, tmp_size: 1}}}}
+  qualities: [{{most_minutes: 6000, most_nodes: 32}}]
   roots: {{shared: {place}/shared, scratch: {place}/shared}}
 """
+
+
+@pytest.mark.parametrize("offline", ["0", "1"])
+def test_a_carried_model_lies_where_every_stage_looks(
+    bundle: Path, tmp_path: Path, offline: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The desk engine and upstream's trainer; one that is not there is named with the places."""
+    monkeypatch.delenv("LEONARDO_CACHE", raising=False)
+    monkeypatch.setenv("HF_HUB_OFFLINE", offline)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    there = tmp_path / "there.yaml"
+    there.write_text(SITE.format(name="there", place=tmp_path, archive=tmp_path / "base.tar"))
+    model, site = load_model("smollm2"), load_site(there)
+    with pytest.raises(InputError) as caught:
+        pretrained(model, site)
+    place = tmp_path / "shared/models/SmolLM2-135M-Instruct"
+    assert "hub" in caught.value.what and str(place) in caught.value.what and "\n" not in str(caught.value)
+    shutil.rmtree(bundle)
+    bundle_command(bundle, model_folder=[f"smollm2={tmp_path / 'model'}"], upstream=tmp_path / "none")
+    unbundle_command(bundle, site=str(there), upstream=tmp_path / "none")
+    assert pretrained(model, site) == place
+    asked = load_stage("reproduce"), model.model_copy(update={"shapes": load_model("qwen35_2b").shapes})
+    plan = plan_stage(*asked, site, tmp_path / "run", Choices(engine="upstream", pool="nodes"))
+    assert plan.pins["model_folder"] == str(place)
+    (place / "model.safetensors").unlink()
+    with pytest.raises(InputError, match="is not whole: it lacks weights"):
+        pretrained(model, site)
+
+
+def test_rows_to_a_data_set(
+    store: AssetStore, driver: Driver, tmp_path: Path, tiny_root_archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows that are built here are carried there, and become the data set that upstream's trainer reads."""
+    monkeypatch.delenv("LEONARDO_CACHE", raising=False)
     here, there = tmp_path / "here.yaml", tmp_path / "there.yaml"
     for path in (here, there):
-        path.write_text(site.format(name=path.stem, place=tmp_path, archive=tiny_root_archive))
+        path.write_text(SITE.format(name=path.stem, place=tmp_path, archive=tiny_root_archive))
     rows = tmp_path / "rows.jsonl"
     write_rows(rows, generate("train", 2, 1))
-    from leonardo.site import load_site
-
     settings = load_site(here)
     built = AssetStore(settings.cache / "assets", driver, settings)
     entries = built.build(read_tasks(rows))
