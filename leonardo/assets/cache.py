@@ -17,6 +17,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
+from leonardo.holding import taken
+
 Unpack = Callable[[Path], None]
 
 
@@ -150,11 +152,7 @@ class LayerCache:
         except OSError:
             return False
         with stream:
-            try:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return False
-            if not _is_at(stream, path):
+            if not taken(stream) or not _is_at(stream, path):
                 return False
             stream.truncate(0)
             self._counted.discard(path.name)
@@ -166,13 +164,11 @@ class LayerCache:
 
 def _lock_alone(stream: TextIO) -> bool:
     """Whether nobody else has the file locked; then this one has, and alone. Else waits a moment."""
-    try:
-        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        fcntl.flock(stream, fcntl.LOCK_UN)
-        time.sleep(random.uniform(0.001, 0.02))  # not the same for two that met
-        return False
-    return True
+    if taken(stream):
+        return True
+    fcntl.flock(stream, fcntl.LOCK_UN)
+    time.sleep(random.uniform(0.001, 0.02))  # not the same for two that met
+    return False
 
 
 def _noted(path: Path) -> tuple[int, int, int] | None:

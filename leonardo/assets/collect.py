@@ -1,10 +1,9 @@
 """Garbage collection: what no task of the manifest refers to, counted first and removed only when asked."""
 
-import fcntl
 import shutil
 from collections import Counter
 from collections.abc import Collection, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -12,6 +11,7 @@ from leonardo.assets.manifest import SetUpRecord, damaged_manifest, read_manifes
 from leonardo.assets.store import AssetStore
 from leonardo.errors import InputError
 from leonardo.files import write_json
+from leonardo.holding import taken
 
 _FORMER = ("deltas", "set-ups", "logs")  # a file each a task, before there was a catalogue
 
@@ -139,12 +139,7 @@ def _bases(store: AssetStore) -> dict[str, int]:
 @contextmanager
 def _nobody_else(store: AssetStore) -> Iterator[None]:
     """Hold the lock that builders and whoever has handed out states share."""
-    with ExitStack() as held:
-        stream = held.enter_context(store.locks.users.open("w"))
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise InputError(
-                f"{store.root} is in use by a build or by episodes", "Collect when they have ended"
-            ) from error
+    with store.locks.users.open("w") as stream:
+        if not taken(stream):
+            raise InputError(f"{store.root} is in use by a build or by episodes", "Collect when they have ended")
         yield

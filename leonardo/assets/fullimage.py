@@ -5,7 +5,6 @@ A prepared state is held against it (see :mod:`leonardo.gates.parity`). Of the d
 set-ups get them. The image belongs to the ids that drivers map, so a driver can take its folder as a base.
 """
 
-import fcntl
 import os
 import re
 import shlex
@@ -24,6 +23,7 @@ from leonardo.assets.containerroot import NoContainerRootError
 from leonardo.assets.failures import classify
 from leonardo.assets.packages import INSIDE, PREPARATION
 from leonardo.errors import FailureClass, InfrastructureError
+from leonardo.holding import in_turn
 from leonardo.sandbox import apptainer
 from leonardo.sandbox.driver import SetUpResult
 from leonardo.sandbox.identities import Identities
@@ -98,9 +98,7 @@ def builds_below(folder: Path) -> Iterator[None]:
         InfrastructureError: none can be built here; says what is missing.
     """
     _needed()
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
+    with in_turn(folder / "lock"):
         for leftover in folder.glob(f"{_PREFIX}*"):
             remove(leftover)
         yield

@@ -2,12 +2,12 @@
 
 import fcntl
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import TextIO
 
 from leonardo.assets.progress import BuildProgress
+from leonardo.holding import in_turn
 
 
 class StoreLocks:
@@ -45,16 +45,8 @@ class StoreLocks:
                 self._use.close()
                 self._use = None
 
-    @contextmanager
-    def alone(self, name: str, progress: BuildProgress | None = None) -> Iterator[None]:
+    def alone(self, name: str, progress: BuildProgress | None = None) -> AbstractContextManager[None]:
         """Hold the lock ``name`` alone during the block; says in ``progress`` where it has to wait."""
-        path = self._root / "locks" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("w") as stream:
-            try:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if progress:
-                    progress.note(f"another build works on {self._root}: waiting for it")
-                fcntl.flock(stream, fcntl.LOCK_EX)
-            yield
+        said = progress or BuildProgress()
+        words = f"another build works on {self._root}: waiting for it"
+        return in_turn(self._root / "locks" / name, lambda: said.note(words))

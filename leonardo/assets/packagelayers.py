@@ -4,10 +4,8 @@ A step whose names hold the core packages becomes two layers, the core's and the
 would install the same packages at once: it is asked, by a simulation on what is below.
 """
 
-import fcntl
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,6 +19,7 @@ from leonardo.assets.runner import Runner, Script
 from leonardo.assets.split import PackageStep
 from leonardo.errors import FailureClass, InfrastructureError
 from leonardo.files import digest_of
+from leonardo.holding import in_turn
 
 _INSTALLED = "dpkg-query -W -f '${Package}=${Version}\\n'"
 _INFRASTRUCTURE = (FailureClass.MIRROR, FailureClass.SPACE, FailureClass.RUNTIME)
@@ -82,7 +81,7 @@ class PackageLayers:
         what = [base.digest, base.environment, chain.key, adaptation.script, adaptation.digests]
         key = digest_of([RECIPE_VERSION, NORMAL_VERSION, *what])
         script = Script(adaptation.script, adaptation, base, chain.layers, slot)
-        with self._alone(key):
+        with in_turn(self._locks / f"package-{key[:2]}"):  # whichever process wants it
             record = self._catalogue.record(key)
             if record is None or record.failure is not None or not self._runner.is_whole(record):
                 if self._settings.offline:
@@ -111,14 +110,6 @@ class PackageLayers:
         expected = simulated((lent / "before").read_text(), (lent / "simulated").read_text())
         other = sorted(set((lent / "installed").read_text().split()) ^ expected)
         return replace(record, one_layer=f"other packages: {' '.join(other)[:200]}" if other else ""), log
-
-    @contextmanager
-    def _alone(self, key: str) -> Iterator[None]:
-        """Hold the lock of a layer, whichever process wants it."""
-        self._locks.mkdir(parents=True, exist_ok=True)
-        with (self._locks / f"package-{key[:2]}").open("w") as stream:
-            fcntl.flock(stream, fcntl.LOCK_EX)
-            yield
 
 
 def simulated(before: str, simulation: str) -> set[str]:

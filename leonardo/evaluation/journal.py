@@ -4,7 +4,6 @@ The first line holds the pins. An attempt stands in it once it has a verdict; on
 so the next run makes up for it.
 """
 
-import fcntl
 import json
 import os
 from collections.abc import Mapping
@@ -15,6 +14,7 @@ from typing import Any, Self
 
 from leonardo.errors import FailureClass, InputError
 from leonardo.files import flat
+from leonardo.holding import taken
 
 
 @dataclass(frozen=True)
@@ -46,12 +46,8 @@ class Journal:
             raise
 
     def _take(self, pins: Mapping[str, Any]) -> None:
-        try:
-            fcntl.flock(self._stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise InputError(
-                f"{self.path} is being written", "Wait for the other evaluation, or name another"
-            ) from error
+        if not taken(self._stream):
+            raise InputError(f"{self.path} is being written", "Wait for the other evaluation, or name another")
         self._stream.seek(0)
         content = self._stream.read()
         whole = content[: content.rfind(b"\n") + 1]  # what a kill cut off was no attempt

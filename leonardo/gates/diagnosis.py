@@ -5,7 +5,6 @@ is one record, appended to a journal and on the disk before the next row begins:
 where it was, and nothing that has a record is built or judged again.
 """
 
-import fcntl
 import json
 import os
 import time
@@ -22,6 +21,7 @@ from leonardo.errors import FailureClass, FailureFamily, InputError
 from leonardo.files import digest_of
 from leonardo.gates.audit import Audit
 from leonardo.gates.environment import TaskReport, check_task
+from leonardo.holding import taken
 from leonardo.rollout.environment import TerminalEnvironment
 from leonardo.rollout.prompts import SUBMIT_COMMAND
 from leonardo.sandbox.driver import Driver
@@ -96,11 +96,9 @@ class Journal:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
         self._stream = path.open("a+b")
-        try:
-            fcntl.flock(self._stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+        if not taken(self._stream):
             self._stream.close()
-            raise InputError(f"Another diagnosis writes to {path}", "Wait for it, or name another folder") from error
+            raise InputError(f"Another diagnosis writes to {path}", "Wait for it, or name another folder")
         self._stream.seek(0)
         self._stream.truncate(self._stream.read().rfind(b"\n") + 1)
 

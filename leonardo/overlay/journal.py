@@ -6,7 +6,6 @@ with the state before and after, then carries it out in steps that may be repeat
 there is a journal, only ``continue`` and ``abort`` work; every other command says so.
 """
 
-import fcntl
 import json
 import os
 import time
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from leonardo.errors import InfrastructureError, InputError
 from leonardo.files import write_atomic, write_json
+from leonardo.holding import taken
 from leonardo.overlay.entries import ABSENT
 from leonardo.overlay.gitpython import GitCommandError
 from leonardo.overlay.tree import Tree, git_failed
@@ -130,16 +130,12 @@ def at_work(path: Path) -> Iterator[Tree]:
     folder.mkdir(exist_ok=True)
     with (folder / "lock").open("w") as stream:
         deadline = time.monotonic() + _PATIENCE
-        while True:
-            try:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise InfrastructureError(
-                        f"another patches command has been at work on {path} for {_PATIENCE:.0f} s", "Let it end first"
-                    ) from None
-                time.sleep(0.05)
+        while not taken(stream):
+            if time.monotonic() > deadline:
+                raise InfrastructureError(
+                    f"another patches command has been at work on {path} for {_PATIENCE:.0f} s", "Let it end first"
+                )
+            time.sleep(0.05)
         try:
             yield Tree(path, held=(stream.fileno(),))
         except GitCommandError as error:
