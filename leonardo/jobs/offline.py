@@ -1,10 +1,11 @@
 """Whether everything that a job needs is there without a network, and at the revision that it should be."""
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from leonardo.errors import InputError
+from leonardo.files import read_json
 from leonardo.jobs.findings import Finding
 
 PIN = "pin.json"
@@ -32,7 +33,7 @@ def model_findings(folder: Path, name: str, revision: str) -> Iterator[Finding]:
         yield Finding("offline.model", f"model {name}: {folder} has no tokenizer", _BRING)
     index = folder / "model.safetensors.index.json"
     if index.is_file():
-        shards = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+        shards = sorted(set(read_json(index)["weight_map"].values()))
         gone = [shard for shard in shards if not (folder / shard).is_file()]
         if gone:
             yield Finding("offline.model", f"model {name}: {folder / gone[0]} is not there", _BRING)
@@ -51,8 +52,8 @@ def model_findings(folder: Path, name: str, revision: str) -> Iterator[Finding]:
 def pinned(folder: Path) -> str:
     """The revision that a folder says it holds; "" where it says none."""
     try:
-        return str(json.loads((folder / PIN).read_bytes())["revision"])
-    except (OSError, ValueError, KeyError):
+        return str(read_json(folder / PIN)["revision"])
+    except (OSError, InputError, KeyError):
         return ""
 
 
