@@ -35,6 +35,7 @@ from leonardo.assets.progress import BuildProgress
 from leonardo.assets.store import AssetStore
 from leonardo.errors import FailureClass, InfrastructureError, InputError
 from leonardo.files import require_writable, sha256_bytes, sha256_file, write_atomic
+from leonardo.holding import alone_at
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ def write_bundle(
     One of these entries that is there is verified and left.
 
     Raises:
-        InputError: nothing was built, or ``target`` cannot be written.
+        InputError: nothing was built, or ``target`` cannot be written, or another process writes it.
         InfrastructureError: a layer is missing or damaged.
     """
     progress = progress or BuildProgress()
@@ -64,34 +65,8 @@ def write_bundle(
     built = [entry for entry in entries if entry.prepared]
     if not built:
         raise InputError("None of these rows is built", "Build them first")
-    sources = _sources(store, built)
-    members = [member for member, _ in sources]
-    contents = json.dumps({"version": VERSION, "members": [asdict(member) for member in members]}).encode()
-    sources.insert(0, (Member(CONTENTS, len(contents), sha256_bytes(contents)), lambda: io.BytesIO(contents)))
-    target.parent.mkdir(parents=True, exist_ok=True)
-    progress.start(len(sources), "bundled")
-    every = [member for member, _ in sources]
-    if _whole_part(target, every)[1] == len(every):
-        progress.note(f"{target} is there, and verified")
-        _verify(target, members)
-        return members
-    part = target.with_name(f"{target.name}.part")
-    position, done = _whole_part(part, every)
-    _require_room(target, sum(member.size for member in every[done:]))
-    if done:
-        progress.note(f"{part} has {done} of {len(sources)} members: going on")
-    with part.open("r+b" if done else "wb") as stream:
-        stream.seek(position)
-        stream.truncate()
-        for number, (member, opened) in enumerate(sources):
-            if number >= done:
-                with opened() as content:
-                    _append(stream, member, content)
-            progress.advance()
-        stream.write(b"\0" * (2 * tarfile.BLOCKSIZE))
-    _verify(part, members)
-    part.replace(target)
-    return members
+    with alone_at(target):
+        return _write(_sources(store, built), target, progress)
 
 
 def read_bundle(store: AssetStore, source: Path, progress: BuildProgress | None = None) -> Brought:
@@ -166,6 +141,35 @@ def _require_room(target: Path, size: int) -> None:
 # --- writing ----------------------------------------------------------------------------------------------------------
 
 _Source = tuple[Member, Callable[[], IO[bytes]]]
+
+
+def _write(sources: list[_Source], target: Path, progress: BuildProgress) -> list[Member]:
+    members = [member for member, _ in sources]
+    contents = json.dumps({"version": VERSION, "members": [asdict(member) for member in members]}).encode()
+    sources.insert(0, (Member(CONTENTS, len(contents), sha256_bytes(contents)), lambda: io.BytesIO(contents)))
+    progress.start(len(sources), "bundled")
+    every = [member for member, _ in sources]
+    if _whole_part(target, every)[1] == len(every):
+        progress.note(f"{target} is there, and verified")
+        _verify(target, members)
+        return members
+    part = target.with_name(f"{target.name}.part")
+    position, done = _whole_part(part, every)
+    _require_room(target, sum(member.size for member in every[done:]))
+    if done:
+        progress.note(f"{part} has {done} of {len(sources)} members: going on")
+    with part.open("r+b" if done else "wb") as stream:
+        stream.seek(position)
+        stream.truncate()
+        for number, (member, opened) in enumerate(sources):
+            if number >= done:
+                with opened() as content:
+                    _append(stream, member, content)
+            progress.advance()
+        stream.write(b"\0" * (2 * tarfile.BLOCKSIZE))
+    _verify(part, members)
+    part.replace(target)
+    return members
 
 
 def _sources(store: AssetStore, entries: Sequence[ManifestEntry]) -> list[_Source]:

@@ -14,14 +14,14 @@ Both ways go on where they were interrupted: what is there and whole is passed o
 """
 
 import errno
-import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 
 from leonardo.errors import InputError
-from leonardo.files import require_writable, sha256_file, write_json
+from leonardo.files import read_json, require_writable, sha256_file, write_json
+from leonardo.holding import AT_WORK
 
 CONTENTS = "contents.json"
 
@@ -126,9 +126,9 @@ def place(bundle: Path, shared: Path, files: Contents, tell: Tell = print) -> in
 
 def _contents(bundle: Path) -> Contents:
     try:
-        files = json.loads((bundle / CONTENTS).read_bytes())
+        files = read_json(bundle / CONTENTS)
         right = all(type(entry["size"]) is int and isinstance(entry["sha256"], str) for entry in files.values())
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (OSError, InputError, TypeError, KeyError, AttributeError) as error:
         raise InputError(f"{bundle} is no bundle ({CONTENTS} cannot be read)", "make bundle makes one") from error
     if not files:
         raise InputError(f"{bundle} is not finished ({CONTENTS} is empty)", "Make it again: it goes on")
@@ -185,5 +185,5 @@ def _files(place: Path) -> Iterator[Path]:
         within = path.relative_to(place).parts
         if path.is_symlink() and not path.exists():
             raise InputError(f"{path} is a link that leads nowhere", "Mend it: it would be missing there")
-        if path.is_file() and not path.name.endswith(".part") and ".cache" not in within:
+        if path.is_file() and not path.name.endswith((".part", AT_WORK)) and ".cache" not in within:
             yield path

@@ -11,6 +11,7 @@ import typer
 
 from leonardo.errors import InputError
 from leonardo.files import require_writable, write_json
+from leonardo.holding import alone_in
 from leonardo.jobs import carry
 from leonardo.jobs.checkout import pack, unpack
 from leonardo.jobs.offline import PIN, missing_wheels
@@ -50,23 +51,24 @@ def bundle_command(
             raise InputError(f"{folder} is no folder", "Name the one that is to be carried")
     known = [load_model(name) for name in model or ()]
     carry.begin(target)
-    if rows is not None:  # first: they may turn out not to be rows, or not to be built
-        _bundle_assets(rows, target / "assets.tar", site, driver)
-        carry.add(target, rows, f"data/{rows.name}")
-    for name, folder in folders.items():
-        carry.add(target, folder, name)
-    for entry in known:
-        _fetch_model(entry, target)
-    if wheels is not None:
-        _tell_missing(wheels)
-    if (upstream / "training").is_dir():
-        _require_patched(upstream)
-        pack(upstream, target / "upstream.tar")
-    else:
-        typer.echo(f"{upstream} holds no upstream: it is not in the bundle (make apply-patches)")
-    if (PROJECT / ".git").exists():
-        _git("bundle", "create", "--quiet", str((target / "project.bundle").absolute()), "HEAD")
-    carry.seal(target, typer.echo)
+    with alone_in(target):
+        if rows is not None:  # first: they may turn out not to be rows, or not to be built
+            _bundle_assets(rows, target / "assets.tar", site, driver)
+            carry.add(target, rows, f"data/{rows.name}")
+        for name, folder in folders.items():
+            carry.add(target, folder, name)
+        for entry in known:
+            _fetch_model(entry, target)
+        if wheels is not None:
+            _tell_missing(wheels)
+        if (upstream / "training").is_dir():
+            _require_patched(upstream)
+            pack(upstream, target / "upstream.tar")
+        else:
+            typer.echo(f"{upstream} holds no upstream: it is not in the bundle (make apply-patches)")
+        if (PROJECT / ".git").exists():
+            _git("bundle", "create", "--quiet", str((target / "project.bundle").absolute()), "HEAD")
+        carry.seal(target, typer.echo)
 
 
 def unbundle_command(

@@ -10,6 +10,7 @@ import pytest
 from leonardo.assets.bundle import CONTENTS, read_bundle, write_bundle
 from leonardo.assets.manifest import ManifestEntry
 from leonardo.assets.plan import BuildSettings
+from leonardo.assets.progress import BuildProgress
 from leonardo.assets.store import AssetStore
 from leonardo.errors import InfrastructureError, InputError
 from leonardo.files import sha256_bytes
@@ -63,6 +64,17 @@ def test_there_and_back(built: Built, elsewhere: AssetStore, tmp_path: Path, dri
     assert backend.run_command("cat /one /usr/share/packages/python3").stdout == "1\npython3\n"
     backend.close()
     assert read_bundle(elsewhere, tmp_path / "b.tar").new == 0
+
+
+def test_one_at_a_time(built: Built, tmp_path: Path) -> None:
+    store, entries = built
+
+    class Second(BuildProgress):
+        def start(self, total: int, what: str = "") -> None:
+            with pytest.raises(InputError, match=r"b.tar: another process works there"):
+                write_bundle(store, entries, tmp_path / "b.tar")
+
+    write_bundle(store, entries, tmp_path / "b.tar", Second())
 
 
 def test_the_same_selection_gives_the_same_archive(built: Built, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from leonardo.assets.selection import select
+from leonardo.holding import alone_at
 from leonardo.site import Site
 from leonardo.tasks.rows import read_tasks
 from tests.assets.test_robustness import PROJECT, write_rows
@@ -43,6 +44,10 @@ def test_build_carry_and_clean(leonardo, tmp_path: Path) -> None:
     assert code == 0
     assert "ok: 2 of 2 rows built" in said
 
+    with alone_at(tmp_path / "b.tar"):
+        code, said = leonardo("bundle", rows, tmp_path / "b.tar")
+    assert code == 2 and len(said.splitlines()) == 1
+    assert f"b.tar: another process works there (pid {os.getpid()} " in said
     code, said = leonardo("bundle", rows, tmp_path / "b.tar")
     assert code == 0
     assert "1 rows are not built and not in it" in said

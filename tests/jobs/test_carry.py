@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from leonardo.assets.store import AssetStore
 from leonardo.cli import app
 from leonardo.errors import InputError
+from leonardo.holding import AT_WORK
 from leonardo.jobs import carry
 from leonardo.jobs.offline import model_findings
 from leonardo.rollout.episodes import EpisodeSettings
@@ -236,7 +237,8 @@ def test_a_bundle_of_what_is_not_there(arguments: tuple[str, ...], words: str, t
     done = CliRunner().invoke(app, ["launch", "bundle", *(word.format(**names) for word in arguments)])
     assert done.exit_code == 2 and words.format(**names) in done.stderr
     assert len(done.stderr.splitlines()) == 1
-    assert not [path for path in (tmp_path / "new").rglob("*") if path.is_file() and path.name != carry.CONTENTS]
+    there = {path.name for path in (tmp_path / "new").rglob("*") if path.is_file()}
+    assert there <= {carry.CONTENTS, AT_WORK}
 
 
 def test_a_bundle_goes_into_a_folder_of_its_own(tmp_path: Path) -> None:
@@ -343,6 +345,22 @@ def test_rows_to_a_data_set(
     written = [json.loads(line) for line in (tmp_path / "shared/data/small/dataset/train.jsonl").open()]
     images = [row["env_config"]["env_configs"][0]["image"] for row in written]
     assert images == [f"prepared://{entry.prepared}" for entry in entries]
+
+
+def test_the_second_of_two_at_once_is_refused(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one line that names the first, whose bundle holds nothing else than before."""
+    command = [sys.executable, "-m", "leonardo.cli", "launch", "bundle", bundle, "--upstream", tmp_path / "none"]
+    before, seal, second = carry.verify(bundle), carry.seal, []
+
+    def while_it_works(*arguments: object) -> None:
+        second.append(subprocess.run(command, capture_output=True, text=True, cwd=PROJECT, timeout=60))
+        seal(bundle, quiet)
+
+    monkeypatch.setattr(carry, "seal", while_it_works)
+    bundle_command(bundle, upstream=tmp_path / "none")
+    [said] = second[0].stderr.splitlines()
+    assert second[0].returncode == 2 and f"another process works there (pid {os.getpid()} " in said
+    assert carry.verify(bundle).keys() - {"project.bundle"} == before.keys()
 
 
 def test_source_bundle_and_placed_file_are_three(bundle: Path, tmp_path: Path) -> None:
