@@ -41,7 +41,7 @@ class Member:
 
 def read_contents(source: Path, archive: tarfile.TarFile, info: tarfile.TarInfo) -> dict[str, Member]:
     """The list that a bundle begins with, by name. Raises InputError where it is no bundle."""
-    if info.name != CONTENTS or not info.isreg() or info.size > _MOST:
+    if info.name != CONTENTS or not _is_plain(info) or info.size > _MOST:
         raise InputError(f"{source} is no bundle: it does not begin with {CONTENTS}", "make assets-bundle makes one")
     try:
         values = json.loads(_content(archive, info))
@@ -61,7 +61,7 @@ def read_contents(source: Path, archive: tarfile.TarFile, info: tarfile.TarInfo)
 def listed(source: Path, info: tarfile.TarInfo, members: dict[str, Member]) -> Member:
     """What the list says of a file of the archive. Raises InputError where it is another, or no file."""
     member = members.get(info.name)
-    if member is None or not info.isreg() or member.size != info.size:
+    if member is None or not _is_plain(info) or member.size != info.size:
         raise InputError(f"{source} is no bundle: {info.name} is not what its list says", "Write it again")
     return member
 
@@ -114,6 +114,11 @@ def _require_place(source: Path, member: Member) -> None:
         raise InputError(f"{source} is no bundle: {member.name} has no place in a store", "Write it again")
     if not member.name.startswith(("layers/", "bases/")) and member.size > _MOST:
         raise InputError(f"{source} is no bundle: {member.name} is of {member.size} bytes", "Write it again")
+
+
+def _is_plain(info: tarfile.TarInfo) -> bool:
+    """A file with all its bytes: one with holes may be written out to any size."""
+    return info.isreg() and not info.issparse()
 
 
 def _content(archive: tarfile.TarFile, info: tarfile.TarInfo) -> bytes:

@@ -83,7 +83,8 @@ def _extract(archive: Path, read: tarfile.TarFile, member: tarfile.TarInfo, root
             raise InputError(f"{archive}: the link {member.name} leads outside", "Make the bundle again")
         where.symlink_to(member.linkname)
         return
-    content = read.extractfile(member) if member.isreg() else None
+    plain = member.isreg() and not member.issparse()  # one with holes may be written out to any size
+    content = read.extractfile(member) if plain else None
     if content is None:
         raise InputError(f"{archive}: {member.name} is no file, folder or link", "Make the bundle again")
     with where.open("xb") as stream:

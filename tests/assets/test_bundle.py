@@ -1,6 +1,7 @@
 import io
 import json
 import shutil
+import subprocess
 import tarfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -250,6 +251,24 @@ def test_what_is_not_of_the_form(
         read_bundle(elsewhere, _archive(tmp_path / "b.tar", *members))
     assert words in str(caught.value) and "\n" not in str(caught.value)
     assert not list(elsewhere.root.glob("bases/*")) and not elsewhere.archives.stored()
+
+
+@pytest.mark.parametrize("place", [CONTENTS, f"layers/{NAME}"])
+@pytest.mark.parametrize("form", ["gnu", "posix"])
+def test_a_file_with_holes_is_refused(elsewhere: AssetStore, tmp_path: Path, place: str, form: str) -> None:
+    """A small archive says that a member is of any size, and would fill the disk with zeros."""
+    size = 64 << 20
+    (tmp_path / CONTENTS).write_bytes(_list({"name": f"layers/{NAME}", "size": size, "digest": NAME}))
+    (tmp_path / "layers").mkdir()
+    for name in {f"layers/{NAME}", place}:
+        with (tmp_path / name).open("ab") as stream:
+            stream.truncate(size)
+    command = ["tar", "--sparse", f"--format={form}", "-cf", "b.tar", CONTENTS, f"layers/{NAME}"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    assert (tmp_path / "b.tar").stat().st_size < 1 << 20
+    with pytest.raises(InputError, match=r"is no bundle: (it does not begin|.* is not what its list says)"):
+        read_bundle(elsewhere, tmp_path / "b.tar")
+    assert not elsewhere.archives.stored()
 
 
 def test_a_full_disk_is_told_before_the_work(built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

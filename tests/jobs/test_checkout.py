@@ -1,6 +1,7 @@
 """A checkout travels as one archive: whole, or not at all, and never outside of its place."""
 
 import io
+import subprocess
 import tarfile
 from pathlib import Path
 
@@ -71,6 +72,16 @@ def test_what_would_do_harm(tmp_path: Path, members: list[tuple[tarfile.TarInfo,
         unpack(tmp_path / "a.tar", tmp_path / "there")
     assert words in str(caught.value) and "\n" not in str(caught.value)
     assert [path.name for path in tmp_path.iterdir()] == ["a.tar"]
+
+
+def test_a_file_with_holes(tmp_path: Path) -> None:
+    """Is refused: it would be written out to any size."""
+    with (tmp_path / "hole").open("wb") as stream:
+        stream.truncate(64 << 20)
+    subprocess.run(["tar", "--sparse", "-cf", "a.tar", "hole"], cwd=tmp_path, check=True)
+    with pytest.raises(InputError, match="hole is no file, folder or link"):
+        unpack(tmp_path / "a.tar", tmp_path / "there")
+    assert not list(tmp_path.glob("*there*"))
 
 
 @pytest.mark.parametrize("data", [b"", b"junk" * 1000, None])
