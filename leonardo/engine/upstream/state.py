@@ -36,6 +36,9 @@ def mend_state(folder: Path) -> Iterator[str]:
     named, earlier = _latest(folder), set(folder.parent.glob(f"{_ASIDE}*"))
     if named not in saved:
         wrong = f"names {named[:40]!r}, which is not there" if named else "cannot be read"
+        if (folder / LATEST).is_dir():
+            wrong = f"is a folder, set aside as {_set_aside(folder / LATEST, earlier, folder.parent)}"
+            folder.joinpath(LATEST).touch()  # something had been written in its name
         named = _newest_whole(list(saved.values()), (folder / LATEST).exists())
         if named:
             write_atomic(folder / LATEST, named)

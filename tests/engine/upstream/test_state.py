@@ -66,6 +66,19 @@ def test_a_damaged_name_costs_no_state(tmp_path: Path, latest: bytes | None, new
     assert {"global_step2", "global_step9", "global_step10"} <= kept
 
 
+@pytest.mark.parametrize("steps", [(5,), (2, 9), ()])
+def test_a_folder_in_the_place_of_the_name(tmp_path: Path, steps: tuple[int, ...]) -> None:
+    """It is set aside, and costs no state."""
+    place = tmp_path / "state"
+    (place / "latest/within").mkdir(parents=True)
+    for step in steps:
+        save(place, step)
+    lines = list(mend_state(place))
+    assert "is a folder, set aside as set-aside-latest" in lines[0] or not steps
+    assert saved_state(place) == (f"global_step{steps[-1]}" if steps else "")
+    assert (tmp_path / "set-aside-latest/within").is_dir() and list(mend_state(place)) == []
+
+
 @pytest.mark.parametrize(("latest", "state"), [(b"", "global_step5"), (None, "")])
 def test_a_single_state_counts_where_something_was_written_in_its_name(
     tmp_path: Path, latest: bytes | None, state: str
