@@ -115,17 +115,24 @@ def read_records(path: Path, after: int = 0) -> list[StepRecord]:
     Raises:
         InputError: a line that is no step record; names the line and what is wrong with it.
     """
-    if not path.exists():
-        return []
+    records, bad = readable_records(path, after)
+    if bad:
+        raise InputError(bad, "It was edited or is another's")
+    return records
+
+
+def readable_records(path: Path, after: int = 0) -> tuple[list[StepRecord], str]:
+    """The records, without the lines that are none; and which lines those are, in one line ("" for none)."""
+    if not path.is_file():
+        return [], ""
     whole, _, _ = path.read_bytes().rpartition(b"\n")
-    records = []
+    records, bad = [], []
     for number, line in enumerate(whole.splitlines()[after:], after + 1):
         try:
             records.append(StepRecord.model_validate_json(line))
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(str(part) for part in first["loc"]) or "the line"
-            raise InputError(
-                f"{path} line {number} is no step record ({where}: {first['msg']})", "It was edited or is another's"
-            ) from error
-    return records
+            bad.append(f"{path} line {number} is no step record ({where}: {first['msg']})")
+    more = f", and {len(bad) - 1} more" if bad[1:] else ""
+    return records, bad[0] + more if bad else ""

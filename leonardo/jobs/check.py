@@ -140,7 +140,7 @@ def _flags(trainer: Trainer) -> Iterator[Finding]:
 def _folder(folder: Path) -> Iterator[Finding]:
     held = holder(folder)
     if held is None:
-        if (folder / PLAN).exists() and not read_plan(folder).get("collected"):
+        if (folder / PLAN).exists() and (plan := read_plan(folder)).get("job") and not plan.get("collected"):
             yield Finding("run.folder", f"{folder} holds another run", "Name another folder")
         return
     job = str(held.get("job", ""))

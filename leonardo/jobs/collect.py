@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, JsonValue
 from leonardo import evidence
 from leonardo.errors import InputError
 from leonardo.files import read_json, write_json
-from leonardo.gates.steps import read_records
+from leonardo.gates.steps import readable_records
 from leonardo.jobs import slurm
 from leonardo.jobs.folder import EVIDENCE, PLAN, SCRIPT, Event, events, read_plan, release, require_form
 from leonardo.jobs.follow import last_lines, stage_folder, steps_file
@@ -99,8 +99,10 @@ def _collect(folder: Path, ledger: Path, finish: Callable[[dict[str, Any]], None
     noted = list(events(folder))
     if any(not state.ended for state in states):
         raise InputError(f"job {job} is {states[0].name.lower()}", "Wait: leonardo launch follow; or cancel it")
-    figures = _figures(folder, plan, states, noted)
-    reason = _reason(folder, states, noted, plan)
+    steps = steps_file(folder, plan)
+    records, damaged = readable_records(steps) if steps else ([], "")
+    figures = _figures(folder, plan, states, noted) | {"steps": len(records)}
+    reason = "; ".join(filter(None, (_reason(folder, states, noted, plan), damaged)))
     try:
         finish(plan)
     except InputError as error:
@@ -148,7 +150,6 @@ def _entered(folder: Path, plan: dict[str, Any], ledger: Path) -> bool:
 
 
 def _figures(folder: Path, plan: dict[str, Any], states: Sequence[slurm.State], noted: list[Event]) -> dict[str, Any]:
-    steps = steps_file(folder, plan)
     ends = [event for event in noted if event.event == "ended"]
     tasks, well = max(1, plan["array"]), _ended_well(noted)
     codes = [state.exit_code for state in states if state.exit_code is not None]
@@ -163,7 +164,6 @@ def _figures(folder: Path, plan: dict[str, Any], states: Sequence[slurm.State], 
         "node_count": plan["resources"]["nodes"] + (plan.get("sandboxes") or {"nodes": 0})["nodes"],
         "restarts": max([event.restart for event in noted], default=0),
         "starts": sum(event.event == "started" for event in noted),
-        "steps": len(list(read_records(steps))) if steps else 0,
         "tasks": tasks,
         "tasks_ended_well": well,
         **_unpacked(folder),
@@ -203,8 +203,8 @@ def _reason(folder: Path, states: Sequence[slurm.State], noted: list[Event], pla
         words = f"the main step noted a good end in {well} of {tasks} tasks"
     if first is not None and first.name == "FAILED":
         words = f"exit code {first.exit_code}"
-    elif first is not None and first.name == "CANCELLED" and "Dependency" in first.reason:
-        words = "a job before it in the chain did not end well"
+    elif first is not None and first.never_began:
+        words = first.never_began
     told = [event.event for event in noted if event.event.startswith(("failed:", "no restart", "the main step"))]
     last = _last_words(folder)
     return "; ".join(filter(None, (words, told[-1] if told else "", f"the log ends: {last}" if last else "")))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from leonardo.gates.steps import read_records
+from leonardo.gates.steps import readable_records
 from leonardo.jobs import slurm
 from leonardo.jobs.folder import SCRIPT, Event, events, read_plan
 
@@ -23,7 +23,7 @@ class Look:
         states: Slurm's; one a task of an array; empty where Slurm knows the job no more.
         awaited: Slurm's word on each job that it waits for, by id.
         last: event.
-        steps: records written, and the last of them.
+        steps: records written, and the last of them; ``damaged`` says which lines are none.
         log: the file with the output.
         forgotten: jobs of this folder in the queue whose id was not noted: submit was killed.
     """
@@ -36,6 +36,7 @@ class Look:
     log: Path | None
     awaited: dict[str, str] = field(default_factory=dict)
     forgotten: tuple[str, ...] = ()
+    damaged: str = ""
 
     @property
     def ended(self) -> bool:
@@ -59,8 +60,8 @@ class Look:
         if not self.states:
             words = ["no longer known to Slurm"]
         first = self.states[0] if self.states else None
-        if first is not None and first.reason and not first.ended:
-            words.append(f"({first.reason})")
+        if first is not None and (why := first.never_began or ("" if first.ended else first.reason)):
+            words.append(f"({why})")
         if self.awaited:
             words.append(f"after {', '.join(f'job {job}: {state}' for job, state in self.awaited.items())}")
         if first is not None and first.nodes:
@@ -69,6 +70,8 @@ class Look:
             words.append(f"· {self.last.event} at {self.last.time}")
         if self.steps:
             words.append(f"· step {self.steps}: {_of_record(self.record)}")
+        if self.damaged:
+            words.append(f"· {self.damaged}")
         return f"job {self.job}: {' '.join(words)}"
 
 
@@ -82,7 +85,7 @@ def look(folder: Path) -> Look:
     forgotten = [] if job else slurm.queued(folder.absolute() / SCRIPT)
     noted = list(events(folder))
     steps = steps_file(folder, plan)
-    records = list(read_records(steps)) if steps else []
+    records, damaged = readable_records(steps) if steps else ([], "")
     logs = sorted(folder.glob("slurm-*.log"), key=lambda path: path.stat().st_mtime)
     return Look(
         job=job,
@@ -93,6 +96,7 @@ def look(folder: Path) -> Look:
         log=logs[-1] if logs else None,
         awaited=awaited,
         forgotten=tuple(forgotten),
+        damaged=damaged,
     )
 
 

@@ -11,6 +11,7 @@ from textwrap import shorten
 from typing import Any
 
 from leonardo.errors import InfrastructureError, InputError
+from leonardo.jobs.folder import LOCK
 
 _TIMEOUT = 60.0
 _LONGEST = 600  # characters of Slurm's words in a line
@@ -51,6 +52,12 @@ class State:
     def ended(self) -> bool:
         """Whether it has come to an end."""
         return self.name in ENDED
+
+    @property
+    def never_began(self) -> str:
+        """Why it was cancelled before it could begin, in words; "" where it was not."""
+        shut_out = self.name == "CANCELLED" and "Dependency" in self.reason
+        return "a job before it in the chain did not end well" if shut_out else ""
 
 
 def available() -> bool:
@@ -130,24 +137,35 @@ def queued(script: Path) -> list[str]:
         InfrastructureError: Slurm cannot be asked.
     """
     if shutil.which("squeue") is None:
-        raise InfrastructureError(f"{script}: squeue is not here", _LATER)
+        raise InfrastructureError(
+            f"{script}: squeue, which knows whether it was queued, is not here",
+            f"Ask on a login node; or, where you know that it was not, let its folder go: rm {script.parent / LOCK}",
+        )
     done = _call(["squeue", "--noheader", f"--user={_user()}", "--format=%i|%o"])
     pairs = (line.partition("|") for line in done.stdout.splitlines())
     # a part of an array is <job>_<task>, one of a job of several kinds of nodes <job>+<part>
     return sorted({re.split(r"[_+]", job.strip())[0] for job, _, command in pairs if command.strip() == str(script)})
 
 
-def require_known(jobs: Sequence[str]) -> None:
-    """Jobs that another is to wait for are there: Slurm itself takes any number.
+def require_waitable(jobs: Sequence[str]) -> None:
+    """Jobs that another is to wait for may end well yet, or did: Slurm itself takes any number.
 
     Raises:
-        InputError: one is no id, or neither the controller nor the accounting knows it.
+        InputError: one is no id, neither the controller nor the accounting knows it, or it has ended badly.
     """
     for job in jobs:
         if not re.fullmatch(r"\d+([_+]\d+)?", job, re.ASCII):
             raise InputError(f"{job!r} is no job's id", "Give the number that submit names")
-        if available() and not states(job.partition("+")[0]):
+        if not available():
+            continue
+        known = states(job.partition("+")[0])
+        if not known:
             raise InputError(f"Slurm knows no job {job}", "Give the id of one that waits, runs or has just ended")
+        if badly := sorted({state.name.lower() for state in known if state.ended and state.name != "COMPLETED"}):
+            raise InputError(
+                f"job {job} has ended ({', '.join(badly)}): what waits for it would never start",
+                "Submit that one again first, or leave it out",
+            )
 
 
 def accounts() -> set[str] | None:

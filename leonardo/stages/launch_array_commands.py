@@ -84,7 +84,7 @@ def evaluate(
     from leonardo.stages.launch_ready import Ready, absolute, choices_of, require, require_folder, submit_all
     from leonardo.stages.policies import checkpoints_of
 
-    slurm.require_known(after or [])
+    slurm.require_waitable(after or [])
     chosen = choices_of(site, "desk", 1, account, qos, pool, minutes)
     settings = load_site(site)
     options = {"--first": first, "--ids-file": ids_file and ids_file.absolute(), "--sample": sample}

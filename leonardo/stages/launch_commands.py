@@ -141,7 +141,7 @@ def submit(
     """Check, write the run folder, queue the job. Of several stages each waits for the one before it to end well."""
     from leonardo.stages.launch_ready import choices_of, ready_stages, require, submit_all
 
-    slurm.require_known(after or [])
+    slurm.require_waitable(after or [])
     chosen = choices_of(site, engine, seed, account, qos, pool, minutes, shape, model, force, upstream, upstream_python)
     chosen = chosen.with_sandboxes(sandbox_pool, sandbox_nodes)
     ready = list(ready_stages(stages, chosen, runs, folder, wheels, after or []))
@@ -259,7 +259,10 @@ def _judged(run: Path, found: dict[str, Any], runs: Path) -> bool:
     if verdict is None:
         return True
     show(list(verdict.findings), console)
-    typer.echo(f"report: {render_report(run, verdict.title)}")
+    try:
+        typer.echo(f"report: {render_report(run, verdict.title)}")
+    except InputError as error:  # of what the trainer wrote, which has been judged
+        typer.echo(f"report: none ({error.what})")
     for stain in verdict.stains:
         typer.echo(f"STAINED: {stain}")
     typer.echo(f"{ {'pass': 'ok', 'fail': 'NOT OK', 'open': 'OPEN'}[verdict.word] }: {verdict.sentence}")

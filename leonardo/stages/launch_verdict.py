@@ -21,7 +21,7 @@ from leonardo.errors import FailureClass
 from leonardo.evaluation import RunFacts
 from leonardo.gates.criteria import Finding, apply
 from leonardo.gates.signal import signal_figures
-from leonardo.gates.steps import read_records
+from leonardo.gates.steps import StepRecord, readable_records
 from leonardo.hooks.sandbox import drivers_of
 from leonardo.jobs.folder import Event, earlier_events, events
 from leonardo.jobs.offline import model_findings
@@ -73,8 +73,9 @@ def judge(folder: Path, job: dict[str, Any], runs: Path, console: Console) -> Ve
     if note is None:
         return None
     stage = note.stage
-    figures = _figures(folder, job, note)
-    outside = _from_outside(folder, job["figures"])
+    records, damaged = readable_records(folder / STEPS)
+    figures = _figures(folder, job, note, records)
+    outside = _from_outside(folder, job["figures"]) or (damaged and "its step records are damaged")
     findings = apply(stage.criteria, figures)
     pins = note.pins | {"driver": "+".join(drivers_of(folder)), "job": job["pins"].get("job", "")}
     entries = evidence.read(runs / evidence.LEDGER)
@@ -122,8 +123,7 @@ def _from_outside(folder: Path, figures: dict[str, Any]) -> str:
     return f"the job's end was {ended[0]}" if ended else "" if code is not None else "how the job ended is not known"
 
 
-def _figures(folder: Path, job: dict[str, Any], note: Note) -> dict[str, Any]:
-    records = read_records(folder / STEPS)
+def _figures(folder: Path, job: dict[str, Any], note: Note, records: Sequence[StepRecord]) -> dict[str, Any]:
     saved = saved_models(folder / CHECKPOINT)
     own = job["figures"]
     hours = sum(_running([*earlier_events(folder), *events(folder)])) / 3600

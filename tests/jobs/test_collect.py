@@ -15,10 +15,14 @@ from typer.testing import CliRunner
 from leonardo.cli import app
 from leonardo.errors import InputError
 from leonardo.evidence import Evidence, append, read
+from leonardo.gates.steps import append_record
+from leonardo.jobs import slurm
 from leonardo.jobs.arrive import main as arrive
+from leonardo.jobs.check import _folder
 from leonardo.jobs.collect import collect
 from leonardo.jobs.step import code_of
 from leonardo.stages.launch_basis import stages_of_jobs
+from tests.gates.test_signal import record
 
 PLAN = {"name": "small", "title": "t", "array": 0, "pins": {"site": "sealed"}, "resources": {"nodes": 1}, "job": "7"}
 ENDED = {"time": "2026-01-01T00:00:00Z", "job": "7", "task": "", "restart": 0, "event": "ended", "code": 0}
@@ -58,8 +62,19 @@ def job(tmp_path: Path) -> Path:
 
 def state(name: str, code: int = 0, **more: Any) -> str:
     """A squeue that says this of job 7."""
-    entry = {"job_id": 7, "job_state": name, "exit_code": code, "array_job_id": 0, "array_task_id": None} | more
-    return f"cat <<'END'\n{json.dumps({'jobs': [entry]})}\nEND"
+    return _listing(
+        {"job_id": 7, "job_state": name, "exit_code": code, "array_job_id": 0, "array_task_id": None} | more
+    )
+
+
+def states(*names: str) -> str:
+    """A squeue that says these of the tasks of job 7."""
+    tasks = enumerate(names)
+    return _listing(*({"job_id": 8 + n, "job_state": name, "array_job_id": 7, "array_task_id": n} for n, name in tasks))
+
+
+def _listing(*entries: dict[str, Any]) -> str:
+    return f"cat <<'END'\n{json.dumps({'jobs': entries})}\nEND"
 
 
 def launch(*arguments: str | Path) -> Any:
@@ -220,6 +235,49 @@ def test_a_damaged_line_of_the_events_is_passed_over(job: Path, programs: Progra
         (job / f"unpacked-n{number}.json").write_bytes(content)
     found = collect(job, job.parent / "ledger.jsonl")
     assert found["ok"] and len(found["events"]) == 1 and "layers_unpacked" not in found["figures"]
+
+
+@pytest.mark.parametrize(("name", "code"), [("COMPLETED", 0), ("FAILED", 1)])
+def test_a_damaged_line_of_the_step_records_is_named(job: Path, programs: Programs, name: str, code: int) -> None:
+    """The rest is gathered, whatever the job's end was, and it is no pass; follow says it, too."""
+    programs(squeue=state(name, code << 8))
+    append_record(job / "steps.jsonl", record(1))
+    with (job / "steps.jsonl").open("ab") as stream:
+        stream.write(b"\xff\0garbage\n{}\n")
+    append_record(job / "steps.jsonl", record(2))
+    done = launch("follow", "--once", job)
+    assert "step 2: " in done.output and f"{job}/steps.jsonl line 2 is no step record" in done.output
+    done = launch("collect", job)
+    assert done.exit_code == 1 and "steps.jsonl line 2 is no step record" in done.output and "1 more" in done.output
+    found = json.loads((job / "evidence.json").read_text())
+    assert (found["ok"], found["figures"]["steps"]) == (False, 2) and not (job / "lock.json").exists()
+    assert [entry.verdict for entry in read(job.parent / "ledger.jsonl")] == ["fail"]
+
+
+def test_a_job_that_was_never_queued_can_be_let_go_without_a_scheduler(job: Path, programs: Programs) -> None:
+    """By what collect and cancel say; the folder is then free for the next."""
+    programs()
+    (job / "job.json").write_text(json.dumps(PLAN | {"job": ""}))
+    (job / "lock.json").write_text("{}")
+    for command in ("collect", "cancel"):
+        done = launch(command, job)
+        assert done.exit_code == 3 and done.stderr.rstrip().endswith(f"rm {job}/lock.json")
+    assert [finding.id for finding in _folder(job)] == ["run.lock"]
+    (job / "lock.json").unlink()
+    assert list(_folder(job)) == []
+
+
+@pytest.mark.parametrize(("ends", "words"), [(("FAILED",), "failed"), (("COMPLETED", "CANCELLED"), "cancelled")])
+def test_what_waits_for_a_job_that_ended_badly_would_never_start(
+    programs: Programs, ends: tuple[str, ...], words: str
+) -> None:
+    """Slurm would take it; a job that is on its way, or has ended well, is waited for."""
+    programs(sbatch="exit 1", squeue=states(*ends))
+    with pytest.raises(InputError, match=f"job 7 has ended .*{words}.*what waits for it would never start"):
+        slurm.require_waitable(["7"])
+    for fine in (("COMPLETED",), ("RUNNING", "COMPLETED"), ("PENDING",)):
+        programs(squeue=states(*fine))
+        slurm.require_waitable(["7"])
 
 
 @pytest.mark.parametrize("content", ODD, ids=lambda content: content[-40:])

@@ -97,7 +97,12 @@ def test_chain(count: Count) -> None:
     ends = [[event.time for event in events(plan.folder)] for plan in (first, second, third)]
     assert ends[0][-1] <= ends[1][0] and ends[1][-1] <= ends[2][0]
     assert not list(events(fourth.folder))
+    assert look(fourth.folder).line() == f"job {jobs[3]}: cancelled (a job before it in the chain did not end well)"
     assert "before it in the chain" in collect(fourth.folder, fourth.folder.parent / "ledger.jsonl")["reason"]
+    slurm.require_waitable(jobs[:2])
+    for job, word in zip(jobs[2:], ("failed", "cancelled"), strict=True):
+        with pytest.raises(InputError, match=rf"job {job} has ended \({word}\): what waits for it would never start"):
+            slurm.require_waitable([job])
 
 
 def test_array(make_plan: Callable[..., JobPlan]) -> None:
@@ -132,9 +137,9 @@ def test_what_has_ended_is_not_cancelled_and_what_never_was_is_not_waited_for(co
     plan = count(1)
     job = queue(plan)
     wait_for(job, ended)
-    slurm.require_known([job])
+    slurm.require_waitable([job])
     with pytest.raises(InputError, match="Slurm knows no job 99999"):
-        slurm.require_known([job, "99999"])
+        slurm.require_waitable([job, "99999"])
     done = CliRunner().invoke(app, ["launch", "cancel", str(plan.folder)])
     assert done.exit_code == 0 and done.output == f"job {job}: it has ended (completed); nothing is done\n"
 

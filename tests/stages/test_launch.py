@@ -135,13 +135,16 @@ def test_a_queued_job_opens_what_waits_for_it(plan: Plan) -> None:
 def ended(plan: Plan) -> Callable[..., tuple[Ready, Verdict]]:
     """A job of the trainer that left ``steps`` records and ended so; what it was judged to be."""
 
-    def end(steps: int, code: int | None, state: str = "FAILED", force: str = "a test", log: str = "") -> Any:
+    def end(
+        steps: int, code: int | None, state: str = "FAILED", force: str = "a test", log: str = "", damage: str = ""
+    ) -> Any:
         (ready,) = plan("stage.yaml", force=force)
         assert ready.asked is not None
         folder = ready.plan.folder
         write_folder(ready.plan, ready.script)
         note_stage(ready.plan, ready.asked, ready.ground)
         (folder / "slurm-5.log").write_text(log)
+        (folder / "steps.jsonl").write_text(damage)
         for step in range(1, steps + 1):
             append_record(folder / "steps.jsonl", record(step))
         figures = {"state": state, "exit_code": code, "starts": 1, "restarts": 0, "nodes": "n1", "node_count": 1}
@@ -182,6 +185,13 @@ def test_the_verdict_on_a_job(
         names = {Path(each.path).name for each in entry.records}
         assert {"run.json", "job.sh", "submitted.json", "environment-upstream.txt"} <= names
         assert entry.pins["data"]["tasks"] == "t1" and entry.pins["patches"] and entry.pins["base_policy"]["files"]
+
+
+def test_damaged_step_records_are_no_verdict(ended: Callable[..., tuple[Ready, Verdict]]) -> None:
+    """Not even where those that are left meet all criteria."""
+    ready, verdict = ended(3, 0, "COMPLETED", damage="garbage\n")
+    assert verdict.word == "open" and "its step records are damaged, after 3 of 3 updates" in verdict.sentence
+    assert not read(ready.plan.folder.parent / LEDGER)
 
 
 @pytest.mark.parametrize(
