@@ -1,7 +1,11 @@
 """Options and arguments that several commands take, each said once; a command gives its own default."""
 
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import is_dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -32,3 +36,25 @@ Shard = Annotated[str, typer.Option(help="k/n: the k-th of n parts, for an array
 Engine = Annotated[str, typer.Option(help="desk, or upstream (upstream's trainer in its own environment).")]
 Tree = Annotated[Path, typer.Option(help="Upstream's checkout, with the patch stack.")]
 Python = Annotated[Path, typer.Option(help="Python of upstream's environment.")]
+
+# --- options that come in sets ----------------------------------------------------------------------------------------
+
+
+def with_sets(command: Callable[..., None]) -> Callable[..., None]:
+    """``command`` as typer takes it: a parameter that is a dataclass gives way to its fields, an option each."""
+    own = inspect.signature(command).parameters
+    sets = {name: inspect.signature(own[name].annotation) for name in own if is_dataclass(own[name].annotation)}
+    flat = [each for name in own for each in (sets[name].parameters.values() if name in sets else [own[name]])]
+    signature = inspect.Signature(flat)
+
+    @functools.wraps(command)
+    def flattened(*given: Any, **named: Any) -> None:
+        bound = signature.bind(*given, **named)
+        bound.apply_defaults()
+        values = bound.arguments
+        for name, fields in sets.items():
+            values[name] = own[name].annotation(**{field: values.pop(field) for field in fields.parameters})
+        command(**values)
+
+    flattened.__signature__ = signature  # type: ignore[attr-defined]
+    return flattened

@@ -124,7 +124,7 @@ def _with_stage(plan: JobPlan, stage: Stage, model: Model, choices: Choices) -> 
     command += ["--runs", str(plan.folder.parent), "--out", str(plan.folder / "out")]
     if choices.engine == "desk":
         return replace(plan, command=tuple(command))
-    command += ["--upstream", str(choices.tree), "--upstream-python", str(choices.upstream_python)]
+    command += ["--upstream", str(choices.upstream), "--upstream-python", str(choices.upstream_python)]
     needs = {**plan.needs, **upstream_needs(choices)}
     return replace(plan, command=tuple(command), needs=needs)
 

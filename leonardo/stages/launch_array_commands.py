@@ -5,31 +5,20 @@ from typing import Annotated
 
 import typer
 
-from leonardo.options import First, IdsFile, Sample
-from leonardo.stages.launch_commands import (
-    Account,
-    After,
-    Minutes,
-    PoolName,
-    Quality,
-    Runs,
-    SiteName,
-    launch_app,
-)
+from leonardo.options import First, IdsFile, Sample, with_sets
+from leonardo.stages.launch_commands import After, Runs, launch_app
+from leonardo.stages.launch_options import QueueOptions
 from leonardo.stages.policies_commands import Attempts, Bounds, Checkpoints, EvaluationSeed, Turns, TurnTokens
 
 EVALUATE = "evaluate"
 
 
 @launch_app.command()
+@with_sets
 def assets(
     rows: Annotated[Path, typer.Argument(help="Rows: a JSONL or Parquet file or a folder, seen by all nodes.")],
+    queue: QueueOptions,
     parts: Annotated[int, typer.Option(min=1, help="Tasks of the array.")] = 4,
-    site: SiteName = "leonardo",
-    account: Account = "",
-    qos: Quality = "",
-    pool: PoolName = "",
-    minutes: Minutes = 0,
     runs: Runs = None,
 ) -> None:
     """Queue an array that builds the prepared states of ROWS, a part a task."""
@@ -40,20 +29,22 @@ def assets(
     from leonardo.stages.launch_choices import cluster_of
     from leonardo.stages.launch_ready import Ready, choices_of, require, require_folder, submit_all
 
-    chosen = choices_of(site, "desk", 1, account, qos, pool, minutes)
-    settings = load_site(site)
+    chosen = choices_of(queue)
+    settings = load_site(queue.site)
     require_folder("--runs", runs)
     folder = name_folder(runs or cluster_of(settings).roots.shared / "runs", "assets")
     plan = plan_assets(settings, rows.absolute(), parts, folder, chosen)
-    ready = Ready(plan, render(plan), settings, pool or next(iter(cluster_of(settings).pools)))
+    ready = Ready(plan, render(plan), settings, queue.pool or next(iter(cluster_of(settings).pools)))
     require([ready])
     submit_all([ready])
 
 
 @launch_app.command(EVALUATE)
+@with_sets
 def evaluate(
     checkpoints: Checkpoints,
     tasks: Annotated[Path, typer.Option(help="Held-out rows, seen by all nodes; built before: launch assets.")],
+    queue: QueueOptions,
     parts: Annotated[int, typer.Option(min=1, help="Tasks of the array for each policy.")] = 4,
     attempts: Attempts = 1,
     bounds: Bounds = "desk",
@@ -64,11 +55,6 @@ def evaluate(
     turns: Turns = None,
     turn_tokens: TurnTokens = None,
     gpus: Annotated[int, typer.Option(min=-1, help="A task; -1 for one where the nodes have any.")] = -1,
-    site: SiteName = "leonardo",
-    account: Account = "",
-    qos: Quality = "",
-    pool: PoolName = "",
-    minutes: Minutes = 0,
     runs: Runs = None,
     folder: Annotated[Path | None, typer.Option(help="The run's folder; an ended job's, to go on.")] = None,
     render_only: Annotated[bool, typer.Option("--render", help="Print the script, and queue nothing.")] = False,
@@ -85,8 +71,8 @@ def evaluate(
     from leonardo.stages.policies import checkpoints_of
 
     slurm.require_waitable(after or [])
-    chosen = choices_of(site, "desk", 1, account, qos, pool, minutes)
-    settings = load_site(site)
+    chosen = choices_of(queue)
+    settings = load_site(queue.site)
     options = {"--first": first, "--ids-file": ids_file and ids_file.absolute(), "--sample": sample}
     options |= {"--turns": turns, "--turn-tokens": turn_tokens}
     evaluated = Evaluated(
@@ -102,7 +88,7 @@ def evaluate(
     require_folder("--folder" if folder else "--runs", folder or runs)
     place = folder or name_folder(runs or cluster_of(settings).roots.shared / "runs", EVALUATE)
     plan = plan_evaluation(settings, evaluated, absolute(place), chosen)
-    ready = Ready(plan, render(plan), settings, pool or next(iter(cluster_of(settings).pools)))
+    ready = Ready(plan, render(plan), settings, queue.pool or next(iter(cluster_of(settings).pools)))
     if render_only:
         typer.echo(ready.script, nl=False)
         return

@@ -9,13 +9,12 @@ import typer
 
 from leonardo.errors import InfrastructureError, InputError
 from leonardo.jobs import slurm
-from leonardo.options import DriverName, Force, IdsFile, Out, Python, Sample, Seed, SiteName, Tree
+from leonardo.options import DriverName, IdsFile, Out, Sample, SiteName, with_sets
 from leonardo.stages.carry import bundle_command, unbundle_command
+from leonardo.stages.launch_options import StageOptions
 
 if TYPE_CHECKING:
     from leonardo.jobs.findings import Finding
-
-PROJECT = Path(__file__).parents[2]
 
 _PATIENCE = 30.0
 """Seconds until a scheduler that did not answer is asked again."""
@@ -23,15 +22,6 @@ _PATIENCE = 30.0
 launch_app = typer.Typer(name="launch", help="Stages as Slurm jobs: render, check, submit, follow, collect.")
 
 Stages = Annotated[list[str], typer.Argument(help="Stages of launch/stages or .yaml files; several make a chain.")]
-ModelName = Annotated[str, typer.Option("--model", help="Model of launch/models in place of the stage's.")]
-EngineName = Annotated[str, typer.Option("--engine", help="desk, or upstream.")]
-Account = Annotated[str, typer.Option(help="Whom the time is charged to, in place of the site's.")]
-Quality = Annotated[str, typer.Option("--qos", help="QOS in place of the first that takes the job.")]
-PoolName = Annotated[str, typer.Option("--pool", help="Kind of node in place of the stage's.")]
-Minutes = Annotated[int, typer.Option(min=0, help="Wall time in place of the stage's.")]
-SandboxPool = Annotated[str, typer.Option(help="Kind of node that sandboxes get for themselves.")]
-SandboxNodes = Annotated[int, typer.Option(min=0, help="How many such nodes.")]
-ShapeName = Annotated[str, typer.Option("--shape", help="Shape of the model in place of the one for the site's GPUs.")]
 Runs = Annotated[
     Path | None, typer.Option(help="Folder of runs and ledger; below the site's shared folder if not given.")
 ]
@@ -42,30 +32,17 @@ Run = Annotated[Path, typer.Argument(help="A job's run folder, as submit names i
 
 
 @launch_app.command()
+@with_sets
 def render(
     stages: Stages,
-    site: SiteName = "leonardo",
-    model: ModelName = "",
-    engine: EngineName = "",
-    seed: Seed = 1,
-    account: Account = "",
-    qos: Quality = "",
-    pool: PoolName = "",
-    sandbox_pool: SandboxPool = "",
-    sandbox_nodes: SandboxNodes = 0,
-    minutes: Minutes = 0,
-    shape: ShapeName = "",
-    force: Force = "",
-    upstream: Tree = PROJECT / "upstream",
-    upstream_python: Python = PROJECT / ".venv-upstream/bin/python",
+    options: StageOptions,
     runs: Runs = None,
     folder: Folder = None,
 ) -> None:
     """Print the sbatch script; nothing is written, nothing asked."""
     from leonardo.stages.launch_ready import choices_of, ready_stages, unset_note
 
-    chosen = choices_of(site, engine, seed, account, qos, pool, minutes, shape, model, force, upstream, upstream_python)
-    chosen = chosen.with_sandboxes(sandbox_pool, sandbox_nodes)
+    chosen = choices_of(options)
     for number, ready in enumerate(ready_stages(stages, chosen, runs, folder, None, look=False)):
         if number == 0 and (note := unset_note(ready)):
             typer.echo(f"leonardo: {note}", err=True)
@@ -73,22 +50,10 @@ def render(
 
 
 @launch_app.command()
+@with_sets
 def check(
     stages: Stages,
-    site: SiteName = "leonardo",
-    model: ModelName = "",
-    engine: EngineName = "",
-    seed: Seed = 1,
-    account: Account = "",
-    qos: Quality = "",
-    pool: PoolName = "",
-    sandbox_pool: SandboxPool = "",
-    sandbox_nodes: SandboxNodes = 0,
-    minutes: Minutes = 0,
-    shape: ShapeName = "",
-    force: Force = "",
-    upstream: Tree = PROJECT / "upstream",
-    upstream_python: Python = PROJECT / ".venv-upstream/bin/python",
+    options: StageOptions,
     runs: Runs = None,
     folder: Folder = None,
     wheels: Wheels = None,
@@ -100,8 +65,7 @@ def check(
     from leonardo.stages.launch_ready import choices_of, ready_stages
 
     require_writable(out)
-    chosen = choices_of(site, engine, seed, account, qos, pool, minutes, shape, model, force, upstream, upstream_python)
-    chosen = chosen.with_sandboxes(sandbox_pool, sandbox_nodes)
+    chosen = choices_of(options)
     found: list[Finding] = []
     for ready in ready_stages(stages, chosen, runs, folder, wheels):
         own = check_ready(ready)
@@ -112,27 +76,15 @@ def check(
             asked = ready.plan.resources
             typer.echo(f"{ready.plan.name}: ok, {asked.nodes} nodes of {asked.partition} for {asked.minutes} minutes")
     figures: dict[str, Any] = {"findings": [vars(finding) for finding in found]}
-    write_verdict(out / "launch-check.json", not found, figures, {"site": site, "stages": list(stages)})
+    write_verdict(out / "launch-check.json", not found, figures, {"site": options.site, "stages": list(stages)})
     raise typer.Exit(1 if found else 0)
 
 
 @launch_app.command()
+@with_sets
 def submit(
     stages: Stages,
-    site: SiteName = "leonardo",
-    model: ModelName = "",
-    engine: EngineName = "",
-    seed: Seed = 1,
-    account: Account = "",
-    qos: Quality = "",
-    pool: PoolName = "",
-    sandbox_pool: SandboxPool = "",
-    sandbox_nodes: SandboxNodes = 0,
-    minutes: Minutes = 0,
-    shape: ShapeName = "",
-    force: Force = "",
-    upstream: Tree = PROJECT / "upstream",
-    upstream_python: Python = PROJECT / ".venv-upstream/bin/python",
+    options: StageOptions,
     runs: Runs = None,
     folder: Folder = None,
     wheels: Wheels = None,
@@ -142,8 +94,7 @@ def submit(
     from leonardo.stages.launch_ready import choices_of, ready_stages, require, submit_all
 
     slurm.require_waitable(after or [])
-    chosen = choices_of(site, engine, seed, account, qos, pool, minutes, shape, model, force, upstream, upstream_python)
-    chosen = chosen.with_sandboxes(sandbox_pool, sandbox_nodes)
+    chosen = choices_of(options)
     ready = list(ready_stages(stages, chosen, runs, folder, wheels, after or []))
     require(ready)
     submit_all(ready, after or [])

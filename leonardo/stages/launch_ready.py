@@ -24,6 +24,7 @@ from leonardo.stages.launch import plan_stage
 from leonardo.stages.launch_basis import Ground, finding_of, ground_of, stages_of_jobs
 from leonardo.stages.launch_choices import Choices, cluster_of
 from leonardo.stages.launch_note import note_stage
+from leonardo.stages.launch_options import QueueOptions
 from leonardo.stages.launch_trainer import trainer_of
 from leonardo.stages.start import desk_findings, start_findings
 
@@ -46,32 +47,20 @@ class Ready:
     ground: Ground = field(default_factory=Ground)
 
 
-def choices_of(
-    site: str,
-    engine: str = "",
-    seed: int = 1,
-    account: str = "",
-    qos: str = "",
-    pool: str = "",
-    minutes: int = 0,
-    shape: str = "",
-    model: str = "",
-    force: str = "",
-    tree: Path | None = None,
-    tree_python: Path | None = None,
-) -> Choices:
+def choices_of(options: QueueOptions) -> Choices:
     """A person's options. Raises InputError for what would not do in a script."""
-    if engine not in ("", "desk", "upstream"):
-        raise InputError(f"no engine {engine}", "Engines: desk, upstream")
-    for option, value in {"account": account, "qos": qos, "pool": pool}.items():
+    choices = Choices(**vars(options))
+    if choices.engine not in ("", "desk", "upstream"):
+        raise InputError(f"no engine {choices.engine}", "Engines: desk, upstream")
+    for option, value in {"account": choices.account, "qos": choices.quality, "pool": choices.pool}.items():
         if not re.fullmatch(r"[\w.-]*", value, re.ASCII):  # it goes into the job's script
             raise InputError(f"--{option} {value!r} is no name", "Letters, digits, and the signs _ . -")
-    choices = Choices(engine, seed, account, qos, pool, minutes, shape, _place(site), model=_place(model), force=force)  # type: ignore[arg-type]
-    # not resolved: a link is what makes a Python an environment's
     return replace(
         choices,
-        tree=tree.absolute() if tree else choices.tree,
-        upstream_python=tree_python.absolute() if tree_python else choices.upstream_python,
+        site=_place(choices.site),
+        model=_place(choices.model),
+        upstream=choices.upstream.absolute(),
+        upstream_python=choices.upstream_python.absolute(),  # not resolved: a link makes a Python an environment's
     )
 
 
@@ -120,7 +109,7 @@ def ready_stages(
             own.seed,
             own.site,
             "auto",
-            UpstreamPlace(own.tree, own.upstream_python),
+            UpstreamPlace(own.upstream, own.upstream_python),
             model=own.model,
             force=own.force,
         )

@@ -43,10 +43,10 @@ def with_trainer(plan: JobPlan, stage: Stage, model: Model, site: Site, shape: S
     episode = stage.with_model(model).episode_settings()
     own = own_flags(weights, dataset, plan.folder, episode, choices.seed, parser, state=saves_state(asked))
     flags = {**asked, **own}
-    trainer = [str(choices.upstream_python), str(choices.tree / TRAINER), *command_line(flags, frozenset(flags))]
+    trainer = [str(choices.upstream_python), str(choices.upstream / TRAINER), *command_line(flags, frozenset(flags))]
     compiled = site.cache / "upstream"
     environment = {
-        **own_environment(choices.tree, choices.project, plan.folder, compiled, site.upstream.environment),
+        **own_environment(choices.upstream, choices.project, plan.folder, compiled, site.upstream.environment),
         **plan.environment,
         BUDGET_VARIABLE: f"{LAYERS_SHARE * (plan.sandboxes or plan.resources).tmp:g}",
         SITE_VARIABLE: choices.site,
@@ -88,7 +88,7 @@ def trainer_of(
     variant = "cpu" if site.upstream.environment.get("DS_ACCELERATOR") == "cpu" else "cuda"
     return Trainer(
         python=choices.upstream_python,
-        tree=choices.tree,
+        tree=choices.upstream,
         patches=choices.project / "patches",
         lock=choices.project / f"launch/environments/upstream-{variant}.txt",
         shape=shape,
@@ -106,5 +106,5 @@ def upstream_needs(choices: Choices) -> dict[str, str]:
     """What has to be there for upstream's trainer, with what to do where it is not."""
     return {
         str(choices.upstream_python): "Make upstream's environment: make upstream-env WHEELS=...",
-        str(choices.tree / TRAINER): "Put upstream there: make apply-patches, or make unbundle",
+        str(choices.upstream / TRAINER): "Put upstream there: make apply-patches, or make unbundle",
     }

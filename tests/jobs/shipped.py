@@ -28,7 +28,7 @@ def plans() -> Iterator[JobPlan]:
         project=CODE,
         python=CODE / ".venv/bin/python",
         upstream_python=CODE / ".venv-upstream/bin/python",
-        tree=CODE / "upstream",
+        upstream=CODE / "upstream",
     )
     references = [model for path in models() if (model := load_model(path.stem)).shapes and model.start != "desk"]
     for path in sorted((LAUNCH / "sites").glob("*.yaml")):

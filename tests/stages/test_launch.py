@@ -18,6 +18,7 @@ from leonardo.stages.asked import Asked
 from leonardo.stages.climb import pins_of
 from leonardo.stages.definition import load_model, load_stage
 from leonardo.stages.launch_note import note_stage
+from leonardo.stages.launch_options import StageOptions
 from leonardo.stages.launch_ready import Ready, check, choices_of, ready_stages
 from leonardo.stages.launch_verdict import Verdict, judge
 from leonardo.stages.trainers import UpstreamPlace, _upstream_run
@@ -71,9 +72,8 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
 
     def make(*stages: str, force: str = "", engine: str = "", after: tuple[str, ...] = ()) -> list[Ready]:
         names = [str(tmp_path / name) if name.endswith(".yaml") else name for name in stages]
-        choices = choices_of(
-            str(tmp_path / "site.yaml"), engine, model=str(tmp_path / "model.yaml"), force=force, account="project"
-        )
+        site, model = str(tmp_path / "site.yaml"), str(tmp_path / "model.yaml")
+        choices = choices_of(StageOptions(site, account="project", model=model, engine=engine, force=force))
         return list(ready_stages(names, choices, None, None, None, after))
 
     return make
