@@ -15,21 +15,7 @@ from leonardo.errors import LeonardoError
 from leonardo.evidence.commands import evidence_app
 from leonardo.functions.commands import functions_app
 from leonardo.offline import stay_local
-from leonardo.options import (
-    DriverName,
-    First,
-    Ids,
-    IdsFile,
-    Jobs,
-    Out,
-    Rows,
-    Runs,
-    RunsOfOne,
-    Sample,
-    Seed,
-    Shard,
-    SiteName,
-)
+from leonardo.options import DriverName, Jobs, Out, RowOptions, Rows, Runs, RunsOfOne, Seed, Shard, SiteName, with_sets
 from leonardo.overlay.commands import patches_app
 from leonardo.report.commands import report_command, stage_app
 from leonardo.report.transfer_commands import add_commands
@@ -127,14 +113,12 @@ def demo(
 
 
 @app.command()
+@with_sets
 def gates(
+    which: RowOptions,
     tasks: Annotated[
         Path | None, typer.Argument(help="Rows: a JSONL or Parquet file or a folder; by default a few desk tasks.")
     ] = None,
-    first: First = None,
-    ids: Ids = "",
-    ids_file: IdsFile = None,
-    sample: Sample = None,
     shard: Shard = "",
     site: SiteName = "desk",
     driver: DriverName = "auto",
@@ -146,18 +130,16 @@ def gates(
     from leonardo.stages.environment import desk_rows, gates_command
     from leonardo.stages.gate import Selection
 
-    selection = Selection(tasks or desk_rows(runs), first, ids, ids_file, sample, shard)
+    selection = Selection(tasks or desk_rows(runs), which, shard)
     code = gates_command(selection, out / "gates.json", driver_name=driver, jobs=jobs, site=site, runs=runs)
     raise typer.Exit(code)
 
 
 @app.command()
+@with_sets
 def parity(
     tasks: Rows,
-    first: First = None,
-    ids: Ids = "",
-    ids_file: IdsFile = None,
-    sample: Sample = None,
+    which: RowOptions,
     shard: Shard = "",
     site: SiteName = "desk",
     driver: DriverName = "auto",
@@ -169,19 +151,17 @@ def parity(
     from leonardo.stages.gate import Selection
     from leonardo.stages.parity import parity_command
 
-    selection = Selection(tasks, first, ids, ids_file, sample, shard)
+    selection = Selection(tasks, which, shard)
     raise typer.Exit(
         parity_command(selection, out / "parity.json", driver_name=driver, jobs=jobs, site=site, runs=runs)
     )
 
 
 @app.command()
+@with_sets
 def audit(
     tasks: Rows,
-    first: First = None,
-    ids: Ids = "",
-    ids_file: IdsFile = None,
-    sample: Sample = None,
+    which: RowOptions,
     shard: Shard = "",
     site: SiteName = "desk",
     driver: DriverName = "auto",
@@ -194,7 +174,7 @@ def audit(
     from leonardo.stages.audit import audit_command
     from leonardo.stages.gate import Selection
 
-    selection = Selection(tasks, first, ids, ids_file, sample, shard)
+    selection = Selection(tasks, which, shard)
     code = audit_command(
         selection, out / "audit.json", driver_name=driver, jobs=jobs, site=site, also=also or (), runs=runs
     )

@@ -3,7 +3,7 @@
 import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import is_dataclass
+from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,10 +26,20 @@ RunsOfMany = Annotated[Path, typer.Option(help="Folder for the ledger, the runs'
 
 Rows = Annotated[Path, typer.Argument(help="Rows: a JSONL or Parquet file or a folder.")]
 First = Annotated[int | None, typer.Option(min=1, help="The first N rows.")]
-Ids = Annotated[str, typer.Option(help="Rows by their ids, with commas between.")]
 IdsFile = Annotated[Path | None, typer.Option(help="Rows by their ids, one a line of a file.")]
 Sample = Annotated[int | None, typer.Option(min=1, help="N rows, chosen by a hash of their ids.")]
 Shard = Annotated[str, typer.Option(help="k/n: the k-th of n parts, for an array job.")]
+
+
+@dataclass(frozen=True)
+class RowOptions:
+    """Those that every option leaves (:mod:`leonardo.assets.selection`); all if none is given."""
+
+    first: First = None
+    ids: Annotated[str, typer.Option(help="Rows by their ids, with commas between.")] = ""
+    ids_file: IdsFile = None
+    sample: Sample = None
+
 
 # --- upstream's trainer -----------------------------------------------------------------------------------------------
 

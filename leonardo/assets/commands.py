@@ -14,7 +14,7 @@ from rich.table import Table
 
 from leonardo.assets.progress import say
 from leonardo.errors import InfrastructureError, InputError
-from leonardo.options import DriverName, First, Ids, IdsFile, Out, Rows, Sample, Shard, SiteName
+from leonardo.options import DriverName, Out, RowOptions, Rows, Shard, SiteName, with_sets
 
 if TYPE_CHECKING:
     from leonardo.assets.archives import Archives
@@ -27,12 +27,10 @@ _WORST = 20
 
 
 @assets_app.command()
+@with_sets
 def build(
     rows: Rows,
-    first: First = None,
-    ids: Ids = "",
-    ids_file: IdsFile = None,
-    sample: Sample = None,
+    which: RowOptions,
     shard: Shard = "",
     jobs: Annotated[int, typer.Option(min=1, help="Set-ups at once; fewer where memory is short.")] = 2,
     downloads: Annotated[int, typer.Option(min=1, help="Package layers that are made at once.")] = 2,
@@ -51,13 +49,10 @@ def build(
     from leonardo.assets.progress import ConsoleProgress
     from leonardo.assets.store import MAIN
     from leonardo.files import require_writable, write_verdict
-    from leonardo.tasks.rows import read_tasks
 
     require_writable(out)
     console = Console()
-    chosen_rows = selection.select(
-        read_tasks(rows), first=first, ids=selection.words(ids), ids_file=ids_file, sample=sample
-    )
+    chosen_rows = selection.read_chosen(rows, which)
     tasks = selection.select(chosen_rows, shard=shard)
     if not chosen_rows:
         raise InputError(f"{rows}: the selection leaves no row", "Select others")
@@ -124,24 +119,21 @@ def gc(
 
 
 @assets_app.command()
+@with_sets
 def bundle(
     rows: Rows,
     target: Annotated[Path, typer.Argument(help="The archive; repeated, writing goes on where it was.")],
-    first: First = None,
-    ids: Ids = "",
-    ids_file: IdsFile = None,
-    sample: Sample = None,
+    which: RowOptions,
     site: SiteName = "desk",
     driver: DriverName = "auto",
 ) -> None:
     """Write what built rows need as one verified archive, for where there is no network."""
     from leonardo.assets.bundle import write_bundle
     from leonardo.assets.progress import ConsoleProgress
-    from leonardo.assets.selection import select, words
-    from leonardo.tasks.rows import read_tasks
+    from leonardo.assets.selection import read_chosen
 
     console = Console()
-    tasks = select(read_tasks(rows), first=first, ids=words(ids), ids_file=ids_file, sample=sample)
+    tasks = read_chosen(rows, which)
     with _opened(site, driver) as (store, _), ConsoleProgress(console) as progress:
         entries = [entry for task in tasks if (entry := store.entry(task)) is not None]
         members = write_bundle(store, entries, target, progress)

@@ -6,6 +6,8 @@ from pathlib import Path
 
 from leonardo.errors import InputError
 from leonardo.files import sha256_bytes
+from leonardo.options import RowOptions
+from leonardo.tasks.rows import read_tasks
 from leonardo.tasks.task import Task
 
 
@@ -46,6 +48,18 @@ def select(
         number, count = parse_shard(shard)
         tasks = [task for task in tasks if int(sha256_bytes(f"shard {task.id}".encode()), 16) % count == number - 1]
     return list(tasks)
+
+
+def read_chosen(rows: Path, which: RowOptions, shard: str = "") -> list[Task]:
+    """The tasks of a file or folder that :func:`select` leaves. Raises InputError."""
+    return select(
+        read_tasks(rows),
+        first=which.first,
+        ids=words(which.ids),
+        ids_file=which.ids_file,
+        sample=which.sample,
+        shard=shard,
+    )
 
 
 def words(text: str) -> list[str]:

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from leonardo.assets.progress import say
 from leonardo.errors import InputError
-from leonardo.options import DriverName, First, Ids, IdsFile, Out, Sample, Shard, SiteName
+from leonardo.options import DriverName, Out, RowOptions, Shard, SiteName, with_sets
 from leonardo.stages.evaluate_power import power_command
 from leonardo.stages.policies_commands import (
     Attempts,
@@ -88,16 +88,14 @@ def compare_command(
 
 
 @evaluate_app.command("run")
+@with_sets
 def run_command(
     tasks: Annotated[Path, typer.Option(help="Rows: a JSONL or Parquet file or a folder.")],
     endpoint: Annotated[str, typer.Option(help="An OpenAI-compatible server, such as http://127.0.0.1:8000/v1.")],
     model: Annotated[str, typer.Option(help="The name under which it serves the policy.")],
+    which: RowOptions,
     name: Annotated[str, typer.Option(help="The model's name in the record; --model if not given.")] = "",
     record: Annotated[Path | None, typer.Option(help="The record to write; <out>/evaluation-<name>.json.")] = None,
-    first: First = None,
-    ids: Ids = "",
-    ids_file: IdsFile = None,
-    sample: Sample = None,
     shard: Shard = "",
     attempts: Attempts = 1,
     concurrency: Annotated[int, typer.Option(min=1, help="Attempts at a time.")] = 8,
@@ -119,17 +117,16 @@ def run_command(
     out: Out = Path("out"),
 ) -> None:
     """A policy behind chat completions, in our sandboxes and harness; writes a record. After a kill it goes on."""
-    from leonardo.assets.selection import parse_shard, select, words
+    from leonardo.assets.selection import parse_shard, read_chosen
     from leonardo.evaluation.chat import Endpoint
     from leonardo.evaluation.parts import part_name
     from leonardo.evaluation.verdict import interval_points, percent
     from leonardo.rollout.families import load_family
     from leonardo.stages.endpoint import BOUNDS, EndpointRun, evaluate_endpoint
-    from leonardo.tasks.rows import read_tasks
 
     if bounds not in BOUNDS or calls not in ("native", "text"):
         raise InputError(f"--bounds {bounds} --calls {calls}", f"Bounds: {', '.join(BOUNDS)}; calls: native, text")
-    chosen = select(read_tasks(tasks), first=first, ids=words(ids), ids_file=ids_file, sample=sample)
+    chosen = read_chosen(tasks, which)
     changed = {"steps": turns, "turn_tokens": turn_tokens, "context_tokens": context_tokens}
     part = parse_shard(shard) if shard else (1, 1)
     called = part_name((name or model).replace("/", "-"), *part)

@@ -1,7 +1,7 @@
 """What the commands of all gates share: which rows, and the entry in the ledger."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -10,34 +10,24 @@ from rich.console import Console
 
 from leonardo import evidence
 from leonardo.assets.progress import say
-from leonardo.assets.selection import select, words
+from leonardo.assets.selection import read_chosen
 from leonardo.errors import InputError
 from leonardo.files import write_verdict
-from leonardo.tasks.rows import read_tasks
+from leonardo.options import RowOptions
 from leonardo.tasks.task import Task
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Rows of a file or folder: all of them, or those that every criterion leaves (:func:`select`)."""
+    """Rows of a file or folder: all of them, or those that are chosen."""
 
     rows: Path
-    first: int | None = None
-    ids: str = ""
-    ids_file: Path | None = None
-    sample: int | None = None
+    which: RowOptions = field(default_factory=RowOptions)
     shard: str = ""
 
     def tasks(self) -> list[Task]:
         """The tasks, one at least. Raises InputError."""
-        found = select(
-            read_tasks(self.rows),
-            first=self.first,
-            ids=words(self.ids),
-            ids_file=self.ids_file,
-            sample=self.sample,
-            shard=self.shard,
-        )
+        found = read_chosen(self.rows, self.which, self.shard)
         if not found:
             raise InputError(f"{self.rows}: the selection leaves no row", "Select others")
         return found

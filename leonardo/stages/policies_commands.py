@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 
 from leonardo.errors import InputError
-from leonardo.options import DriverName, First, Ids, IdsFile, Sample, SiteName
+from leonardo.options import DriverName, RowOptions, SiteName, with_sets
 
 Checkpoints = Annotated[list[str], typer.Argument(help="Folders of policies; NAME=FOLDER calls one NAME in records.")]
 Tasks = Annotated[Path, typer.Option(help="Held-out rows: a JSONL or Parquet file or a folder.")]
@@ -19,13 +19,11 @@ TurnTokens = Annotated[int | None, typer.Option(min=1, help="Tokens of a turn.")
 EvaluationSeed = Annotated[int, typer.Option(min=0, help="Decides the attempts' own seeds.")]
 
 
+@with_sets
 def policies_command(
     checkpoints: Checkpoints,
     tasks: Tasks,
-    first: First = None,
-    ids: Ids = "",
-    ids_file: IdsFile = None,
-    sample: Sample = None,
+    which: RowOptions,
     attempts: Attempts = 1,
     bounds: Bounds = "desk",
     turns: Turns = None,
@@ -41,10 +39,9 @@ def policies_command(
     """Policies in this process, in our sandboxes and harness; writes a record each, or a record each part."""
     from dataclasses import replace
 
-    from leonardo.assets.selection import select, words
+    from leonardo.assets.selection import read_chosen
     from leonardo.stages.endpoint import BOUNDS
     from leonardo.stages.policies import PoliciesRun, checkpoints_of, evaluate_policies, put_together
-    from leonardo.tasks.rows import read_tasks
 
     if bounds not in BOUNDS:
         raise InputError(f"there are no bounds {bounds}", f"Bounds: {', '.join(BOUNDS)}")
@@ -60,7 +57,7 @@ def policies_command(
         seed=seed,
         unpacked=unpacked_gib,
     )
-    chosen = select(read_tasks(tasks), first=first, ids=words(ids), ids_file=ids_file, sample=sample)
+    chosen = read_chosen(tasks, which)
     run.pieces()
     console = Console()
     evaluate_policies(run, chosen, site=site, driver_name=driver, console=console)

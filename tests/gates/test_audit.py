@@ -11,6 +11,7 @@ from leonardo.errors import FailureClass, InputError
 from leonardo.gates.audit import Audit, AuditReport, run_audit
 from leonardo.gates.layers import layer_digest, search_layer
 from leonardo.gates.verdicts import FILE, read_verdicts
+from leonardo.options import RowOptions
 from leonardo.sandbox.driver import Driver
 from leonardo.site import Site
 from leonardo.stages.audit import audit_command
@@ -199,5 +200,5 @@ def test_the_command_writes_findings_verdicts_and_usable_rows(
     assert out.with_name("usable.txt").read_text() == "good\nleaky\n"
     with pytest.raises(InputError, match="'no-such' is no class of failure"):
         audit_command(*command, site=tmp_path / "site.yaml", also=["no-such"])
-    chosen = Selection(tmp_path / "rows.jsonl", ids="good")
+    chosen = Selection(tmp_path / "rows.jsonl", RowOptions(ids="good"))
     assert audit_command(chosen, out, site=tmp_path / "site.yaml") == 0
