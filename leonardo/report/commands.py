@@ -1,6 +1,6 @@
 """``leonardo stage run NAME``, ``leonardo stage plan``, and ``leonardo report`` of the ladder, a run, or two runs."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,14 +10,12 @@ from rich.table import Table
 
 from leonardo.errors import InputError
 from leonardo.offline import stay_local
-from leonardo.options import DriverName, Engine, Force, Out, Python, RunsOfMany, Seed, SiteName, Tree
+from leonardo.options import DriverName, Engine, Force, Out, Python, RunsOfMany, Seed, SiteName, Tree, with_sets
 
 if TYPE_CHECKING:
     from leonardo.stages.asked import Asked
 
 PROJECT = Path(__file__).parents[2]
-TREE, PYTHON = PROJECT / "upstream", PROJECT / ".venv-upstream/bin/python"
-"""Where upstream's checkout and its Python are, unless said otherwise."""
 
 OUT = Path("out")
 """Folder of pages that belong to no one run."""
@@ -29,17 +27,34 @@ Policy = Annotated[
 ]
 
 
+@dataclass(frozen=True)
+class LadderOptions:
+    """Which ladder: with what its stages run, and where the records are."""
+
+    engine: Engine = "desk"
+    seed: Seed = 1
+    site: SiteName = "desk"
+    driver: DriverName = "auto"
+    runs: RunsOfMany = Path("runs")
+    upstream: Tree = PROJECT / "upstream"
+    upstream_python: Python = PROJECT / ".venv-upstream/bin/python"
+
+    def stage(self, name: str = "") -> "Asked":
+        """What a person asks of a stage, of these options. Raises InputError where there is no such engine."""
+        from leonardo.stages.asked import Asked, UpstreamPlace
+
+        if self.engine not in ("desk", "upstream"):
+            raise InputError(f"no engine {self.engine}", "Engines: desk, upstream")
+        place = UpstreamPlace(self.upstream, self.upstream_python)
+        return Asked(name, self.engine, self.seed, self.site, self.driver, place)
+
+
 @stage_app.command("run")
+@with_sets
 def run_command(
     name: Annotated[str, typer.Argument(help="A stage of launch/stages: smoke, calibrate, pilot; or a .yaml file.")],
-    engine: Engine = "desk",
-    seed: Seed = 1,
-    site: SiteName = "desk",
-    driver: DriverName = "auto",
+    ladder: LadderOptions,
     out: Out = Path("out"),
-    runs: RunsOfMany = Path("runs"),
-    upstream: Tree = TREE,
-    upstream_python: Python = PYTHON,
     policy: Policy = None,
     model: Annotated[str, typer.Option(help="A model of launch/models in place of the stage's; or a .yaml file.")] = "",
     missing: Annotated[bool, typer.Option("--missing", help="Run missing stages first, not the gates alone.")] = False,
@@ -54,23 +69,17 @@ def run_command(
     from leonardo.stages.training import run_stage
 
     console = Console()
-    asked = replace(
-        _request(name, engine, seed, site, driver, upstream, upstream_python),
-        policy=policy,
-        model=model,
-        force=force,
-        fresh=fresh,
-    )
+    asked = replace(ladder.stage(name), policy=policy, model=model, force=force, fresh=fresh)
     if not force:
-        outcomes = run_with_what_is_missing(asked, stages=missing, runs=runs, out=out, console=console)
+        outcomes = run_with_what_is_missing(asked, stages=missing, runs=ladder.runs, out=out, console=console)
     else:
-        outcomes = iter([run_stage(asked, runs=runs, out_path=out / f"{Path(name).stem}.json", console=console)])
+        outcomes = iter([run_stage(asked, runs=ladder.runs, out_path=out / f"{Path(name).stem}.json", console=console)])
     ok = True
     for outcome in outcomes:
         ok = outcome.ok
         if outcome.comparison is not None:
             print_summary(outcome.comparison, console)
-        title = f"{outcome.stage}, {engine} engine, seed {seed}"
+        title = f"{outcome.stage}, {ladder.engine} engine, seed {ladder.seed}"
         typer.echo(f"report: {render_report(outcome.run_folder, title)}")
         for stain in outcome.stains:
             typer.echo(f"STAINED: {stain}")
@@ -79,40 +88,27 @@ def run_command(
 
 
 @stage_app.command("plan")
-def plan_command(
-    engine: Engine = "desk",
-    seed: Seed = 1,
-    site: SiteName = "desk",
-    driver: DriverName = "auto",
-    runs: RunsOfMany = Path("runs"),
-    upstream: Tree = TREE,
-    upstream_python: Python = PYTHON,
-) -> None:
+@with_sets
+def plan_command(ladder: LadderOptions) -> None:
     """The ladder: what has passed, what is open, and why the rest is shut."""
     stay_local()
     from leonardo.stages.climb import rungs
 
-    asked = _request("", engine, seed, site, driver, upstream, upstream_python)
     table = Table("rung", "state", "why")
     colours = {"passed": "green", "failed": "red", "open": "bold", "shut": "dim"}
-    for rung in rungs(asked, runs):
+    for rung in rungs(ladder.stage(), ladder.runs):
         stained = " [red](stained)[/red]" if rung.entry and rung.entry.stains else ""
         number = f" (entry {rung.number})" if rung.number else ""
         table.add_row(rung.name, f"[{colours[rung.state]}]{rung.state}[/]{stained}", f"{rung.why}{number}")
     Console().print(table)
 
 
+@with_sets
 def report_command(
+    ladder: LadderOptions,
     run: Annotated[Path | None, typer.Argument(help="A run folder; by default the whole ladder.")] = None,
     other: Annotated[Path | None, typer.Argument(help="Another one, to compare it with.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the page: a run's own, else out, if not given.")] = None,
-    engine: Engine = "desk",
-    seed: Seed = 1,
-    site: SiteName = "desk",
-    driver: DriverName = "auto",
-    runs: RunsOfMany = Path("runs"),
-    upstream: Tree = TREE,
-    upstream_python: Python = PYTHON,
 ) -> None:
     """One page: what was proven, with which pins, what was not. The options choose the ladder that is shown."""
     from leonardo import evidence
@@ -128,25 +124,14 @@ def report_command(
     elif run is not None:
         page = render_report(run, read_run(run).facts.name or run.name, out)
     else:
-        ledger = runs / evidence.LEDGER
+        ledger = ladder.runs / evidence.LEDGER
         check = evidence.check(ledger)
         # where the ledger was edited, entries cannot be relied upon: the page then shows what is wrong, and no more
-        asked = _request("", engine, seed, site, driver, upstream, upstream_python)
-        found = rungs(asked, runs) if check.ok else []
+        asked = ladder.stage()
+        found = rungs(asked, ladder.runs) if check.ok else []
         page = render_ladder(found, evidence.read(ledger) if check.ok else [], check, (out or OUT) / "ladder.html")
         faults = check.faults
     typer.echo(f"report: {page}")
     if faults:
         typer.echo(f"NOT OK: the ledger was edited: {faults[0]}")
         raise typer.Exit(1)
-
-
-def _request(
-    name: str, engine: str, seed: int, site: str, driver: str, upstream: Path, upstream_python: Path
-) -> "Asked":
-    """What a person asks of a stage, of these options. Raises InputError where there is no such engine."""
-    from leonardo.stages.asked import Asked, UpstreamPlace
-
-    if engine not in ("desk", "upstream"):
-        raise InputError(f"no engine {engine}", "Engines: desk, upstream")
-    return Asked(name, engine, seed, site, driver, UpstreamPlace(upstream, upstream_python))
