@@ -24,8 +24,6 @@ from leonardo.stages.family_commands import families_app
 from leonardo.stages.gate_commands import add_gates
 from leonardo.stages.launch_array_commands import launch_app
 
-PROJECT = Path(__file__).parent.parent
-
 _HINTS = {
     errno.ENOSPC: "Free some space there, or name another folder (LEONARDO_CACHE, --out, --runs)",
     errno.EDQUOT: "Free some of your quota, or name another folder (LEONARDO_CACHE, --out, --runs)",

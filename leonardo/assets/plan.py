@@ -1,13 +1,15 @@
 """What has to be done for a task, and how set-ups are run."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from leonardo.assets import compat
 from leonardo.assets.bases import Base
-from leonardo.sandbox.driver import Limits
+from leonardo.assets.manifest import SetUpRecord
+from leonardo.errors import FailureClass, InputError
+from leonardo.sandbox.driver import Driver, Limits
 from leonardo.site import normal_image
-from leonardo.tasks.definition import parse_definition
+from leonardo.tasks.definition import UnsupportedDefinition, parse_definition
 from leonardo.tasks.task import Task
 
 RECIPE_VERSION = 3
@@ -43,6 +45,42 @@ def plan_of(task: Task) -> Plan:
         return Plan(normal_image(task.image))
     definition = parse_definition(task.definition)
     return Plan(normal_image(definition.image), definition.post, definition.environment)
+
+
+class Planner:
+    """What has to be done for tasks on this machine, by compat rules."""
+
+    def __init__(self, driver: Driver, rules: Sequence[compat.Rule]) -> None:
+        self._driver = driver
+        self._rules = rules
+
+    @property
+    def rules(self) -> str:
+        """Digest of the rules."""
+        return compat.rules_digest(self._rules)
+
+    def plan(self, task: Task) -> Plan | SetUpRecord:
+        """What is to be done for a task, or why it cannot be. Raises InputError where its definition is none."""
+        try:
+            return plan_of(task)
+        except UnsupportedDefinition as error:
+            return SetUpRecord(key="", failure=FailureClass.UNSUPPORTED, reason=str(error))
+        except InputError as error:
+            raise InputError(f"Task {task.id}: {error.what}", error.hint) from error
+
+    def adapt(self, script: str, verifier: str, base: Base) -> compat.Adaptation:
+        """What the rules make of a script and a verifier on a base."""
+        lacks = compat.lacking(one_id=self._driver.one_id, substituted=bool(base.substitution))
+        return compat.adapt(script, verifier, self._rules, lacks)
+
+    def adapted(self, plan: Plan, task: Task, base: Base) -> Plan:
+        """``plan`` as the rules make it."""
+        if not plan.post:
+            return plan
+        verifier = "\n".join(content.decode(errors="replace") for _, content in sorted(task.tests.items()))
+        adaptation = self.adapt(plan.post, verifier, base)
+        environment = {**adaptation.environment, **plan.environment}
+        return replace(plan, post=adaptation.script, environment=environment, adaptation=adaptation)
 
 
 @dataclass(frozen=True)

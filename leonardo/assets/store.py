@@ -19,31 +19,29 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from leonardo.assets.archives import Archives
 from leonardo.assets.bases import Base, Bases
 from leonardo.assets.cache import LayerCache
 from leonardo.assets.catalogue import Catalogue
-from leonardo.assets.compat import Adaptation, Rule, adapt, lacking, load_rules, rules_digest
+from leonardo.assets.compat import Rule, load_rules
 from leonardo.assets.locks import StoreLocks
 from leonardo.assets.manifest import ManifestEntry, SetUpRecord, read_manifest, update_manifest
+from leonardo.assets.namedstates import NamedStates
 from leonardo.assets.nodelayers import NodeLayers, layers_folder
 from leonardo.assets.nodestates import NodeStates
 from leonardo.assets.packagelayers import PackageLayers
 from leonardo.assets.plan import SET_UP_TIMEOUT as SET_UP_TIMEOUT
-from leonardo.assets.plan import BuildSettings, Plan, plan_of
+from leonardo.assets.plan import BuildSettings, Plan, Planner
 from leonardo.assets.prepared import PreparedState
 from leonardo.assets.progress import BuildProgress
 from leonardo.assets.runner import Runner
 from leonardo.assets.setup import SetUps
-from leonardo.errors import FailureClass, InfrastructureError, InputError
+from leonardo.errors import InfrastructureError, InputError
 from leonardo.files import require_writable
 from leonardo.sandbox.driver import Driver, LayerStack, Limits
 from leonardo.site import Site
-from leonardo.tasks.definition import UnsupportedDefinition
 from leonardo.tasks.task import Task
 
 _NOTE_EVERY = 10.0  # seconds between two writings of the manifest, which takes longer the more tasks it has
@@ -95,16 +93,15 @@ class AssetStore:
         folder = layers_folder(site.node_cache or root / "unpacked", driver)
         self.cache = LayerCache(folder, driver.remove, most_unpacked)
         self._layers = NodeLayers(driver, self.archives, self.cache, self.locks.use)
-        self._node_states = NodeStates(site.node_cache, root)
+        self.named = NamedStates(root, NodeStates(site.node_cache, root), self._layers, self.locks.use)
         slots = "" if builder == MAIN else f"{builder}-"
-        self._rules = load_rules() if rules is None else tuple(rules)
+        self._planner = Planner(driver, load_rules() if rules is None else tuple(rules))
         parts = (self._bases, self._layers, self.archives, self._settings)
         runner = Runner(root, self._making, driver, *parts)
-        packages = PackageLayers(root / "locks", runner, self.catalogue, self._settings, self._adapt)
+        packages = PackageLayers(root / "locks", runner, self.catalogue, self._settings, self._planner.adapt)
         self._set_ups = SetUps(slots, driver, runner, packages, self.catalogue, self._settings)
         self._known_bases: dict[str, Base] = {}
         self._prepared: dict[str, PreparedState] = {}
-        self._built: dict[str, dict[str, Any]] = {}
         self._lock = threading.Lock()
 
     # --- building -----------------------------------------------------------------------------------------------------
@@ -125,7 +122,7 @@ class AssetStore:
                 built then.
         """
         progress = progress or BuildProgress()
-        plans = {task.digest: self._plan(task) for task in tasks}
+        plans = {task.digest: self._planner.plan(task) for task in tasks}
         require_writable(self.root)
         with self.turn(progress):
             self.catalogue.check()
@@ -160,7 +157,7 @@ class AssetStore:
                     finish(task, failures[plan.image])
                 else:
                     base = self._known_bases[plan.image]
-                    plan = plans[task.digest] = self._adapted(plan, task, base)
+                    plan = plans[task.digest] = self._planner.adapted(plan, task, base)
                     key = self._set_ups.key(plan, base)
                     wanted[key] = (plan, base)
                     waiting.setdefault(key, []).append(task)
@@ -198,7 +195,7 @@ class AssetStore:
 
     def outlook(self, tasks: Sequence[Task]) -> tuple[list[str], list[str]]:
         """Before a build: base images that are not here, and in words those that earlier builds had otherwise."""
-        plans = [plan for task in tasks if isinstance(plan := self._plan(task), Plan)]
+        plans = [plan for task in tasks if isinstance(plan := self._planner.plan(task), Plan)]
         manifest = read_manifest(self.root / "manifest.json").values()
         missing, moved = [], []
         for image in sorted({plan.image for plan in plans}):
@@ -220,35 +217,13 @@ class AssetStore:
         except InputError:
             return None
 
-    def _plan(self, task: Task) -> Plan | SetUpRecord:
-        """What is to be done for a task, or why it cannot be."""
-        try:
-            return plan_of(task)
-        except UnsupportedDefinition as error:
-            return SetUpRecord(key="", failure=FailureClass.UNSUPPORTED, reason=str(error))
-        except InputError as error:
-            raise InputError(f"Task {task.id}: {error.what}", error.hint) from error
-
-    def _adapt(self, script: str, verifier: str, base: Base) -> Adaptation:
-        lacks = lacking(one_id=self._driver.one_id, substituted=bool(base.substitution))
-        return adapt(script, verifier, self._rules, lacks)
-
-    def _adapted(self, plan: Plan, task: Task, base: Base) -> Plan:
-        """``plan`` as the compat rules make it."""
-        if not plan.post:
-            return plan
-        verifier = "\n".join(content.decode(errors="replace") for _, content in sorted(task.tests.items()))
-        adaptation = self._adapt(plan.post, verifier, base)
-        environment = {**adaptation.environment, **plan.environment}
-        return replace(plan, post=adaptation.script, environment=environment, adaptation=adaptation)
-
     def adapted(self, task: Task) -> Plan:
         """What is to be done for a task here, with what compat rules make of it; makes its base if it is not there.
 
         Raises:
             InputError: its definition is none, or asks for what is not honoured.
         """
-        plan = self._plan(task)
+        plan = self._planner.plan(task)
         if isinstance(plan, SetUpRecord):
             raise InputError(f"Task {task.id}: {plan.reason}")
         try:
@@ -256,7 +231,7 @@ class AssetStore:
         except InfrastructureError:
             self.root.mkdir(parents=True, exist_ok=True)
             base = self._base(plan.image, lambda text: None)
-        return self._adapted(plan, task, base)
+        return self._planner.adapted(plan, task, base)
 
     def _entry(self, task: Task, plan: Plan | SetUpRecord, record: SetUpRecord) -> ManifestEntry:
         image = plan.image if isinstance(plan, Plan) else task.image
@@ -279,7 +254,7 @@ class AssetStore:
         return {
             "driver": self._driver.name,
             "degraded": self._driver.degraded,
-            "rules": rules_digest(self._rules),
+            "rules": self._planner.rules,
             **self._set_ups.pins,
         }
 
@@ -329,48 +304,19 @@ class AssetStore:
             yield PreparedState(entry.prepared, stack)
 
     def _found(self, task: Task) -> tuple[Base, ManifestEntry, Plan]:
-        plan = self._plan(task)
+        plan = self._planner.plan(task)
         if isinstance(plan, SetUpRecord):
             raise InputError(f"Task {task.id} has no prepared state: {plan.reason}")
         try:
             base = self._known_base(plan.image)
         except InfrastructureError as error:
             raise InputError(f"Task {task.id} has no prepared state: it was not built", "Build it first") from error
-        plan = self._adapted(plan, task, base)
+        plan = self._planner.adapted(plan, task, base)
         record = self.catalogue.record(self._set_ups.key(plan, base)) if plan.post else SetUpRecord(key="")
         if record is None or record.failure is not None:
             why = record.reason if record else "it was not built"
             raise InputError(f"Task {task.id} has no prepared state: {why}", "Build it first")
         return base, self._entry(task, plan, record), plan
-
-    def named(self, digest: str) -> PreparedState:
-        """The prepared state that the manifest names by ``digest``, unpacked on this node.
-
-        Raises:
-            InputError: the manifest has none of that name.
-        """
-        entry, record, base = self._named(digest)
-        stack = self._layers.stack(base, entry["base"], record.layers, entry["environment"], record.own)
-        return PreparedState(digest, stack)
-
-    @contextmanager
-    def using_named(self, digest: str) -> Iterator[PreparedState]:
-        """:meth:`named`, and its layers stay unpacked during the block."""
-        entry, record, base = self._named(digest)
-        with self._layers.using(base, entry["base"], record.layers, entry["environment"], record.own) as stack:
-            yield PreparedState(digest, stack)
-
-    def _named(self, digest: str) -> tuple[dict[str, Any], SetUpRecord, Path]:
-        if digest not in self._built:
-            self._built = self._node_states.read()
-        if digest not in self._built:
-            self.locks.use()
-            entries = read_manifest(self.root / "manifest.json").values()
-            self._built = {entry["prepared"]: entry for entry in entries if entry.get("prepared")}
-        entry = self._built.get(digest)
-        if entry is None:
-            raise InputError(f"{self.root} has no prepared state {digest}", "Build it first")
-        return entry, SetUpRecord.from_json(entry["set_up"]), self.root / "bases" / f"{entry['base']}.tar"
 
     def _base(self, image: str, note: Callable[[str], None]) -> Base:
         with self._lock:

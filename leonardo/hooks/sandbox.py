@@ -91,7 +91,7 @@ class PreparedBackend:
 
         self.close()
         node = _node()
-        state = self._layers.enter_context(node.store.using_named(digest_in(self._image)))
+        state = self._layers.enter_context(node.store.named.using(digest_in(self._image)))
         try:
             self._sandbox = node.driver.backend(state.stack, timeout=self._timeout, limits=Limits(memory=self._memory))
             self._sandbox.start()

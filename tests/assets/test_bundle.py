@@ -3,6 +3,7 @@ import json
 import shutil
 import subprocess
 import tarfile
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -59,11 +60,9 @@ def test_there_and_back(built: Built, elsewhere: AssetStore, tmp_path: Path, dri
     assert brought.tasks == 3
     assert [entry.prepared for entry in elsewhere.build(TASKS)] == [entry.prepared for entry in entries]
     assert elsewhere.catalogue.builds(entries[0].set_up.key) == 0
-    state = elsewhere.named(entries[0].prepared)
-    backend = driver.backend(state.stack)
-    backend.start()
-    assert backend.run_command("cat /one /usr/share/packages/python3").stdout == "1\npython3\n"
-    backend.close()
+    with elsewhere.named.using(entries[0].prepared) as state, closing(driver.backend(state.stack)) as backend:
+        backend.start()
+        assert backend.run_command("cat /one /usr/share/packages/python3").stdout == "1\npython3\n"
     assert read_bundle(elsewhere, tmp_path / "b.tar").new == 0
 
 

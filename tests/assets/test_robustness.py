@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -97,11 +98,10 @@ def test_a_store_that_cannot_be_written_to(small_disk: Path, tmp_path: Path, sit
             store = AssetStore(root, driver, site.model_copy(update={"node_cache": tmp_path / "node"}), timeout=20)
             with pytest.raises(InputError, match="cannot be written to"):
                 store.build([make_task("echo 2 > /file")])
-            for state in (store.prepared(task), store.named(entry.prepared)):
-                backend = driver.backend(state.stack)
-                backend.start()
-                assert backend.run_command("cat /file").stdout == "1\n"
-                backend.close()
+            for using in (store.using(task), store.named.using(entry.prepared)):
+                with using as state, closing(driver.backend(state.stack)) as backend:
+                    backend.start()
+                    assert backend.run_command("cat /file").stdout == "1\n"
             with pytest.raises(InputError, match="it was not built"):
                 store.prepared(make_task("echo 3 > /file"))
             store.close()

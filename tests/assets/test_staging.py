@@ -82,7 +82,7 @@ def test_a_live_sandbox_keeps_what_it_stands_on(
     many = [entry.prepared for entry in store.build(tasks)]
     node = tmp_path / "node"
     other = AssetStore(store.root, driver, site.model_copy(update={"node_cache": node}))
-    with other.using_named(states[0]) as state, closing(driver.backend(state.stack, timeout=20)) as sandbox:
+    with other.named.using(states[0]) as state, closing(driver.backend(state.stack, timeout=20)) as sandbox:
         sandbox.start()
         before = sandbox.run_command("sha256sum /large").stdout
         held = layers_in(node, driver)
