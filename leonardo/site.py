@@ -122,6 +122,12 @@ class Site(Settings):
         """Folder of the pretrained models, each by the last part of its name: seen by all nodes, else in the cache."""
         return (self.cluster.roots.shared if self.cluster else self.cache) / "models"
 
+    @property
+    def variables(self) -> dict[str, str]:
+        """What tells another process where the caches are."""
+        folders = {CACHE_VARIABLE: self.cache, NODE_CACHE_VARIABLE: self.node_cache}
+        return {name: str(folder) for name, folder in folders.items() if folder}
+
     def base(self, image: str) -> BaseSource:
         """How to get ``image``."""
         return self.bases.get(normal_image(image), BaseSource())

@@ -9,7 +9,7 @@ from leonardo.cluster import ACCOUNT_VARIABLE, Cluster, Pool
 from leonardo.errors import InputError
 from leonardo.jobs.plan import JobPlan, Resources
 from leonardo.jobs.settings import Shape, shape_for
-from leonardo.site import CACHE_VARIABLE, NODE_CACHE_VARIABLE, ArchiveSubstitute, Site
+from leonardo.site import ArchiveSubstitute, Site
 from leonardo.stages.definition import Model, Stage
 from leonardo.stages.launch_choices import Choices, cluster_of
 from leonardo.stages.launch_sandboxes import asked_for, with_sandbox_nodes
@@ -50,8 +50,7 @@ def plan_stage(stage: Stage, model: Model, site: Site, folder: Path, choices: Ch
         set_up=cluster.set_up,
         environment={
             **cluster.environment,
-            CACHE_VARIABLE: str(site.cache),
-            **({NODE_CACHE_VARIABLE: str(site.node_cache)} if site.node_cache else {}),
+            **site.variables,
             "LEONARDO_RESERVED_CORES": str(asked.reserved_cores),
         },
         needs={str(choices.python): "Make the environment: make setup", **base_needs(site)},

@@ -8,7 +8,7 @@ from leonardo.cluster import Cluster
 from leonardo.errors import InputError
 from leonardo.jobs.plan import JobPlan, Resources
 from leonardo.jobs.render import SHARD
-from leonardo.site import CACHE_VARIABLE, NODE_CACHE_VARIABLE, Site
+from leonardo.site import Site
 from leonardo.stages.launch import account_of, base_needs, gres_of
 from leonardo.stages.launch_choices import Choices, cluster_of
 from leonardo.stages.launch_trainer import LAYERS_SHARE
@@ -133,7 +133,6 @@ def _plan(
 ) -> JobPlan:
     cluster = cluster_of(site)
     pool = cluster.pool(choices.pool or next(iter(cluster.pools)))
-    layers = {NODE_CACHE_VARIABLE: str(site.node_cache)} if site.node_cache else {}
     return JobPlan(
         name=name,
         title=title,
@@ -144,7 +143,7 @@ def _plan(
         scratch=pool.tmp,
         resources=asked,
         set_up=cluster.set_up,
-        environment={**cluster.environment, CACHE_VARIABLE: str(site.cache), **layers},
+        environment={**cluster.environment, **site.variables},
         needs=needs,
         array=array,
         grace=cluster.grace,

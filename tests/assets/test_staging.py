@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from leonardo.assets.manifest import read_manifest
 from leonardo.assets.sharedfiles import SharedFiles
 from leonardo.assets.staging import Staged, stage
 from leonardo.assets.store import AssetStore
@@ -67,9 +68,8 @@ def test_within_the_budget_what_is_used_most_is_first(
     staged = staged_in(tmp_path / "node", store, driver, states, budget)
     assert staged.new < whole.new and staged.reason.startswith("the rest does not fit")
     assert staged.bytes <= budget
-    small = store._named(states[1])[1].delta
-    base = store._named(states[1])[0]["base"]
-    assert {small, base} <= layers_in(tmp_path / "node", driver)
+    kept = next(e for e in read_manifest(store.root / "manifest.json").values() if e["prepared"] == states[1])
+    assert {kept["set_up"]["delta"], kept["base"]} <= layers_in(tmp_path / "node", driver)
     nothing = staged_in(tmp_path / "none", store, driver, states, 1000)
     assert (nothing.new, layers_in(tmp_path / "none", driver)) == (0, set())
 
