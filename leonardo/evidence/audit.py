@@ -38,14 +38,15 @@ class Check:
     Attributes:
         entries: how many it has.
         head: digest of its last line; who keeps it elsewhere can tell later whether anything was rewritten.
-        records: how many records were rehashed.
+        records: how many records were rehashed; ``missing`` could not be.
         faults: edits.
-        notes: what cannot be told, and interrupted writes.
+        notes: what cannot be told, a record each, and interrupted writes.
     """
 
     entries: int = 0
     head: str = FIRST
     records: int = 0
+    missing: int = 0
     faults: list[Fault] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -53,6 +54,12 @@ class Check:
     def ok(self) -> bool:
         """No edit was found."""
         return not self.faults
+
+    @property
+    def counted(self) -> str:
+        """The sum, in words."""
+        missing = f", {self.missing} not there" if self.missing else ""
+        return f"{self.entries} entries, {self.records} records rehashed{missing}"
 
 
 def check(path: Path, *, records: bool = True) -> Check:
@@ -109,17 +116,16 @@ def _check_link(found: Check, number: int, entry: Evidence, previous: str, last:
 
 
 def _check_records(found: Check, number: int, entry: Evidence, folder: Path) -> None:
-    gone = []
     for record in entry.records:
         now = _rehashed(record, folder)
         name = record.path if len(record.path) <= _LONG else f"{record.path[:_LONG]}..."
         if now is None:
-            gone.append(name)
-        elif now != record.sha256:
+            found.missing += 1
+            found.notes.append(f"entry {number}: not there, or not readable, and not rehashed: {name}")
+            continue
+        found.records += 1
+        if now != record.sha256:
             found.faults.append(Fault(number, f"its record {name} was changed"))
-    found.records += len(entry.records) - len(gone)
-    if gone:
-        found.notes.append(f"entry {number}: not there, or not readable, and not rehashed: {', '.join(gone)}")
 
 
 def _check_end(found: Check, path: Path, lines: Lines) -> None:

@@ -4,9 +4,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from leonardo.errors import InputError
 from leonardo.evidence.audit import check
@@ -21,15 +18,11 @@ Ledger = Annotated[Path, typer.Option(help="A ledger, or the folder that has it.
 @evidence_app.command("show")
 def show_command(ledger: Ledger = Path("runs")) -> None:
     """The entries, a line each."""
-    table = Table("entry", "time", "what", "verdict", "engine", "site", "says")
     for number, entry in enumerate(read(_ledger(ledger)), 1):
-        verdict = entry.verdict if entry.verdict == "pass" else f"[red]{entry.verdict}[/red]"
-        stain = " [red](stained)[/red]" if entry.stains else ""
-        table.add_row(
-            str(number), escape(entry.time[:16]), escape(entry.name), verdict + stain,
-            escape(str(entry.pins.get("engine", ""))), escape(entry.site), escape(entry.says),
-        )  # fmt: skip
-    Console().print(table)
+        where = ", ".join(str(part) for part in (entry.pins.get("engine"), entry.site) if part)
+        verdict = entry.verdict + " (stained)" * bool(entry.stains)
+        words = [str(number), entry.time[:16], verdict, entry.name, f"({where})" * bool(where), entry.says]
+        typer.echo(" ".join(" ".join(words).split()))
 
 
 @evidence_app.command("verify")
@@ -37,12 +30,11 @@ def verify_command(ledger: Ledger = Path("runs")) -> None:
     """Check every entry, the chain and the records that are still there; name the entry of an edit."""
     path = _ledger(ledger)
     found = check(path)
-    for note in found.notes:
-        typer.echo(f"note: {note}")
     for fault in found.faults:
         typer.echo(f"EDITED: {fault}")
-    counted = f"{found.entries} entries, {found.records} records rehashed, head {found.head}"
-    typer.echo(f"{'ok' if found.ok else 'NOT OK'}: {path}: {counted}")
+    for note in found.notes:
+        typer.echo(f"note: {note}")
+    typer.echo(f"{'ok' if found.ok else 'NOT OK'}: {path}: {found.counted}, head {found.head}")
     raise typer.Exit(0 if found.ok else 1)
 
 

@@ -3,9 +3,11 @@
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from leonardo.errors import InputError
 from leonardo.evidence import Evidence, RecordFile, append, check, read, record_files, require_whole
+from leonardo.evidence.commands import evidence_app
 from leonardo.evidence.explain import explain
 from leonardo.evidence.ledger import head_path
 from leonardo.files import write_atomic
@@ -130,3 +132,19 @@ def test_a_record_whose_path_no_system_has_is_a_line(tmp_path: Path, name: str) 
     assert found.ok and found.records == 0
     (note,) = found.notes
     assert "not rehashed" in note and len(note) < 300
+
+
+def test_the_command_tells_edits_first_then_what_is_gone_and_the_sum(ledger: Path) -> None:
+    (ledger.parent / "gates/steps.jsonl").unlink()
+    (ledger.parent / "smoke/steps.jsonl").unlink()
+    (ledger.parent / "calibrate/steps.jsonl").write_text("edited\n")
+    done = CliRunner().invoke(evidence_app, ["verify", "--ledger", str(ledger)])
+    lines = done.stdout.splitlines()
+    assert (done.exit_code, len(lines)) == (1, 4)
+    assert lines[0] == "EDITED: entry 3: its record calibrate/steps.jsonl was changed"
+    assert [line.rpartition(" ")[2] for line in lines[1:3]] == ["gates/steps.jsonl", "smoke/steps.jsonl"]
+    assert lines[3].startswith(f"NOT OK: {ledger}: 3 entries, 1 records rehashed, 2 not there, head ")
+    shown = CliRunner().invoke(evidence_app, ["show", "--ledger", str(ledger)])
+    assert [line.split()[2:] for line in shown.stdout.splitlines()] == [
+        ["pass", "gates"], ["pass", "smoke"], ["pass", "calibrate"],
+    ]  # fmt: skip
