@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from leonardo.engine.desk.dialogue import Dialogue
+from leonardo.engine.desk.faults import Faults
 from leonardo.engine.desk.learner import STEPS_FILE, train
 from leonardo.engine.desk.policy import make_tokenizer
 from leonardo.engine.desk.sampler import Sampler
@@ -105,6 +106,14 @@ def test_it_is_trained_in_and_evaluated(arms_policy: Path, tmp_path: Path) -> No
     assert figures["infrastructure_failures"] == 0 and figures["parsed_action_share"] > 0.5
     difference = compare(base, measured(policy, "trained")).difference
     assert difference.value is not None and difference.value > 0
+
+
+def test_what_cannot_begin_is_excluded_and_counted(arms_policy: Path, tmp_path: Path) -> None:
+    config = replace(CONFIG, steps=2, faults=Faults(failing_sandboxes=0.2))
+    train(config, arms_policy, say_tasks(), tmp_path / "run", SEED, SayWorlds())
+    for record in read_records(tmp_path / "run" / STEPS_FILE):
+        rewards = [reward for group in record.rewards for reward in group]
+        assert 0 < record.infrastructure_failures == rewards.count(None) < len(rewards) / 2
 
 
 def test_what_never_acts_ends_at_its_step_limit_and_is_closed(arms_policy: Path) -> None:

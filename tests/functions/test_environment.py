@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from leonardo.engine.desk.faults import Faults
 from leonardo.functions.checkers import Checkers
 from leonardo.functions.environment import FORMAT_ERROR, FunctionWorlds, MultiTurn
 from leonardo.functions.references import Turns, changed, reference
@@ -44,6 +45,22 @@ def test_a_single_turn_is_judged(checkers: Checkers, rows: Rows, category: str) 
     assert right.parsed_actions == 1
     wrong = rolled(script_of(task, next(changed(task))), task, checkers)
     assert (wrong.reward, wrong.status) == (0.0, "failed")
+
+
+def test_an_injected_failure_is_no_reward_here_either(checkers: Checkers, rows: Rows) -> None:
+    task = rows("irrelevance")[0]
+
+    def finishes(seed: int) -> list[Finish]:
+        worlds = Faults(failing_sandboxes=0.3).sandboxes(FunctionWorlds(checkers), seed)
+        policy = ScriptedPolicy(["There is no function for that."])
+        rollouts = list(run_rollouts(policy, [task] * 40, range(40), worlds, SETTINGS))
+        for rollout in rollouts:
+            lost = rollout.finish is Finish.INFRASTRUCTURE
+            assert rollout.reward == (None if lost else 1.0) and ("injected" in rollout.failure_reason) is lost
+        return [rollout.finish for rollout in rollouts]
+
+    assert 5 < finishes(1).count(Finish.INFRASTRUCTURE) < 20
+    assert finishes(1) == finishes(1) != finishes(2)
 
 
 @pytest.mark.parametrize("category", ["multi_turn_base", "multi_turn_miss_func", "multi_turn_miss_param"])

@@ -20,6 +20,7 @@ from accelerate import Accelerator
 
 from leonardo.engine.desk.checkpoints import read_checkpoint, write_checkpoint
 from leonardo.engine.desk.config import LearnerConfig
+from leonardo.engine.desk.faults import Worlds
 from leonardo.engine.desk.policy import load_policy, save_policy
 from leonardo.engine.desk.rundescription import begin_run, description
 from leonardo.engine.desk.sampler import Sampler
@@ -30,7 +31,6 @@ from leonardo.evaluation.evaluate import attempt_seed
 from leonardo.gates.steps import StepRecord, append_record, keep_records
 from leonardo.rollout.episode import Rollout
 from leonardo.rollout.episodes import run_rollouts
-from leonardo.rollout.sandboxes import MakeBackend
 from leonardo.tasks.task import Task
 
 STEPS_FILE, POLICY_FOLDER, CHECKPOINT_FOLDER = "steps.jsonl", "policy", "checkpoints"
@@ -43,7 +43,7 @@ def train(
     tasks: Sequence[Task],
     run_folder: Path,
     seed: int,
-    make_backend: MakeBackend,
+    make_backend: Worlds,
     on_step: Callable[[StepRecord], object] = lambda record: None,
     *,
     resume: bool = False,
@@ -58,7 +58,7 @@ def train(
         run_folder: gets ``config.json``, a line a step in ``steps.jsonl``, ``checkpoints/`` to resume from, and the
             trained policy in ``policy/``.
         seed: of the order of tasks and of all sampling.
-        make_backend: gives a sandbox for a task.
+        make_backend: gives a sandbox for a task, or makes the environments of another kind of task.
         on_step: called with each record once it is written; where it returns True the run ends after that step.
         resume: go on with the run in ``run_folder`` after its last whole checkpoint, from the start where it has none;
             the end is the same, bit for bit, as that of a run which was never interrupted.
@@ -109,7 +109,7 @@ def run_step(
     sampler: Sampler,
     order: "TaskOrder",
     seed: int,
-    make_backend: MakeBackend,
+    make_backend: Worlds,
 ) -> StepRecord:
     """One learner step."""
     started = time.perf_counter()
