@@ -95,13 +95,12 @@ def demo(
 ) -> None:
     """The recipe end to end on this machine: desk tasks, warm start, RL, base versus trained, report."""
     stay_local()
-    from rich.console import Console
-
     from leonardo.report.page import render_report
     from leonardo.report.summary import print_summary
     from leonardo.stages.demo import run_demo
+    from leonardo.tables import open_console
 
-    console = Console()
+    console = open_console()
     outcome = run_demo(seed=seed, site=site, driver_name=driver, runs=runs, out_path=out / "demo.json", console=console)
     page = render_report(outcome.run_folder, f"Desk demo, seed {seed}")
     print_summary(outcome.comparison, console)

@@ -147,19 +147,21 @@ class Bases:
                 return "", "", ""
             except RegistryError as error:
                 failure = str(error)
-                note(f"base {image}: {failure}")
         substitute = source.substitute
+        instead = f"base {image}: {f'{failure}; ' if failure else ''}in its stead"
         if isinstance(substitute, BootstrapSubstitute):
             release = choose_release(substitute.suite)
-            note(f"base {image}: making a {release} root file system in its stead")
+            note(f"{instead} a {release} root file system is made")
             bootstrap(substitute, release, archive)
             return f"{release} {substitute.variant} by mmdebstrap: {substitute.reason}", failure, release
         if isinstance(substitute, ArchiveSubstitute):
+            note(f"{instead} {substitute.path.name} is taken")
             shutil.copyfile(substitute.path, archive)
             return f"archive {substitute.path.name}: {substitute.reason}", failure, ""
         raise InfrastructureError(
-            f"Base image {image} cannot be had ({failure or 'its registry is not allowed at this site'})",
-            "Name a substitute for it in the site file, or let the machine reach its registry",
+            f"base image {image} cannot be had: {failure or 'this site asks no registry'}",
+            "Let this machine reach the registry, name a substitute in the site file (bases), or bring a bundle "
+            "(leonardo assets unbundle)",
             FailureClass.MIRROR,
         )
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from leonardo.assets.progress import say
 from leonardo.errors import InfrastructureError, InputError
 from leonardo.options import DriverName, Out, RowOptions, Rows, Shard, SiteName, with_sets
+from leonardo.tables import Table, open_console
 
 if TYPE_CHECKING:
     from leonardo.assets.archives import Archives
@@ -51,7 +51,7 @@ def build(
     from leonardo.files import require_writable, write_verdict
 
     require_writable(out)
-    console = Console()
+    console = open_console()
     chosen_rows = selection.read_chosen(rows, which)
     tasks = selection.select(chosen_rows, shard=shard)
     if not chosen_rows:
@@ -102,7 +102,7 @@ def gc(
     from leonardo.assets.collect import collect, find_garbage
     from leonardo.tasks.rows import read_tasks
 
-    console = Console()
+    console = open_console()
     kept = None if keep is None else {task.digest for task in read_tasks(keep)}
     with _opened(site, driver) as (store, _):
         garbage = collect(store, kept) if delete else find_garbage(store, kept)
@@ -132,7 +132,7 @@ def bundle(
     from leonardo.assets.progress import ConsoleProgress
     from leonardo.assets.selection import read_chosen
 
-    console = Console()
+    console = open_console()
     tasks = read_chosen(rows, which)
     with _opened(site, driver) as (store, _), ConsoleProgress(console) as progress:
         entries = [entry for task in tasks if (entry := store.entry(task)) is not None]
@@ -153,7 +153,7 @@ def unbundle(
     from leonardo.assets.bundle import read_bundle
     from leonardo.assets.progress import ConsoleProgress
 
-    console = Console()
+    console = open_console()
     with _opened(site, driver) as (store, _), ConsoleProgress(console) as progress:
         brought = read_bundle(store, source, progress)
     say(console, f"{store.root}: {brought.tasks} rows, {brought.new} of {brought.members} members were new")
@@ -219,7 +219,7 @@ def _figures(entries: "Sequence[ManifestEntry]", archives: "Archives") -> dict[s
 
 def _show(console: Console, entries: "Sequence[ManifestEntry]") -> None:
     table = Table()
-    table.add_column("task", no_wrap=True)
+    table.add_column("task")
     for name in ("packages", "own layer", "seconds", "outcome"):
         table.add_column(name, justify="right" if name != "outcome" else "left")
     failed = [entry for entry in entries if entry.failure is not None]

@@ -26,10 +26,18 @@ class BuildProgress:
 
 
 class ConsoleProgress(BuildProgress):
-    """A bar on a terminal, elsewhere a plain line for every tenth of the work. A context manager."""
+    """A bar on a terminal, elsewhere a plain line for every tenth of the work. A context manager.
 
-    def __init__(self, console: Console) -> None:
+    Args:
+        console: where it is shown.
+        failures: whether it names what failed, each reason once: a base image may fail for thousands of tasks. Else
+            the command does, at its end.
+    """
+
+    def __init__(self, console: Console, *, failures: bool = True) -> None:
         self._console = console
+        self._failures = failures
+        self._told: set[str] = set()
         self._bar = Progress(
             SpinnerColumn(),
             TextColumn("{task.description}"),
@@ -66,7 +74,8 @@ class ConsoleProgress(BuildProgress):
 
     def done(self, entry: ManifestEntry) -> None:
         self.advance()
-        if entry.failure is not None:
+        if entry.failure is not None and self._failures and entry.set_up.reason not in self._told:
+            self._told.add(entry.set_up.reason)
             self.note(f"{entry.task_id}: {entry.failure}: {entry.set_up.reason}")
 
 

@@ -20,6 +20,7 @@ SOURCE = "docker://{image}"
 FIRST_SIGN = 6.0
 """Seconds within which the registry must have answered."""
 
+_ASKED = "its registry was asked through Apptainer"
 _TIMEOUT = 1800.0
 _SIGNS = (b"Copying blob", b"Extracting", b"Getting image source", b"Writing manifest", b"Copying config")
 # what Apptainer adds to an image, and where the archive is written
@@ -47,15 +48,16 @@ def pull(image: str, archive: Path) -> None:
     """
     program = find()
     if program is None:
-        raise RegistryError("not asked for at its registry: Apptainer is not installed")
+        raise RegistryError("its registry was not asked, for Apptainer is not installed")
     apptainer = str(program)
     fakeroot = [] if os.geteuid() == 0 else ["--fakeroot"]
     with tempfile.TemporaryDirectory(dir=archive.parent, prefix=".pull-") as folder:
         root, out = Path(folder) / "root", Path(folder) / "out"
         out.mkdir()
         try:
-            source = SOURCE.format(image=image)
-            _build([apptainer, "build", "--disable-cache", *fakeroot, "--sandbox", str(root), source])
+            _build(
+                [apptainer, "build", "--disable-cache", *fakeroot, "--sandbox", str(root), SOURCE.format(image=image)]
+            )
             # written from inside, where the owners are what the image says
             inside = ["tar", "--one-file-system", "--numeric-owner", "--sort=name", "-C", "/", "-cf", "/mnt/base.tar"]
             inside += [*(f"--exclude={path}" for path in _LEFT_OUT), "."]
@@ -72,9 +74,9 @@ def _run(command: list[str]) -> None:
     try:
         subprocess.run(command, check=True, capture_output=True, cwd="/", env=_environment(), timeout=_TIMEOUT)
     except subprocess.CalledProcessError as error:
-        raise RegistryError(f"its registry's image could not be read ({_reason(error.stderr)})") from error
+        raise RegistryError(f"{_ASKED}, and what came could not be read: {_reason(error.stderr)}") from error
     except (OSError, subprocess.SubprocessError) as error:
-        raise RegistryError(f"its registry's image could not be read ({without_hosts(str(error))})") from error
+        raise RegistryError(f"{_ASKED}, and what came could not be read: {without_hosts(str(error))}") from error
 
 
 def _build(command: list[str]) -> None:
@@ -98,7 +100,7 @@ def _build(command: list[str]) -> None:
                 left = started + limit - time.monotonic()
                 if left <= 0:
                     process.terminate()
-                    raise RegistryError(f"its registry gave no {'end' if answered else 'answer'} in {limit:.0f} s")
+                    raise RegistryError(f"{_ASKED} and gave no {'end' if answered else 'answer'} in {limit:.0f} s")
                 if not selector.select(min(left, 1.0)):
                     continue
                 chunk = process.stdout.read()
@@ -107,7 +109,7 @@ def _build(command: list[str]) -> None:
                 log += chunk
                 answered = answered or any(sign in log for sign in _SIGNS)
         if process.wait() != 0:
-            raise RegistryError(f"not had from its registry ({_reason(log)})")
+            raise RegistryError(f"{_ASKED} and said: {_reason(log)}")
 
 
 def _reason(log: bytes) -> str:

@@ -107,7 +107,7 @@ class AssetStore:
     # --- building -----------------------------------------------------------------------------------------------------
 
     def build(
-        self, tasks: Sequence[Task], *, jobs: int = 2, progress: BuildProgress | None = None
+        self, tasks: Sequence[Task], *, jobs: int = 2, progress: BuildProgress | None = None, strict: bool = False
     ) -> list[ManifestEntry]:
         """Build the prepared states of ``tasks``, ``jobs`` at a time; what is there and whole is not built again.
 
@@ -120,6 +120,7 @@ class AssetStore:
         Raises:
             InputError: a definition that is none, names the task; a store that cannot be written to. Nothing has been
                 built then.
+            InfrastructureError: a base image cannot be had, and ``strict`` says that nothing is worth building then.
         """
         progress = progress or BuildProgress()
         plans = {task.digest: self._planner.plan(task) for task in tasks}
@@ -132,7 +133,8 @@ class AssetStore:
                     base = self._base(image, progress.note)
                     self._layers.stack(base.archive, base.digest, (), {})
                 except InfrastructureError as error:
-                    progress.note(f"base {image}: {error}")
+                    if strict:
+                        raise
                     failures[image] = SetUpRecord(key="", failure=error.failure, reason=str(error))
             entries: dict[str, ManifestEntry] = {}
             waiting: dict[str, list[Task]] = {}

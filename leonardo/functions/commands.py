@@ -19,17 +19,15 @@ def check(
     out: Out = Path("out"),
 ) -> None:
     """The package's reference answers pass, and copies with one argument changed do not."""
-    import rich.table
-    from rich.console import Console
-
     from leonardo.assets.progress import ConsoleProgress
     from leonardo.files import require_writable, write_verdict
     from leonardo.functions.check import check_rows
     from leonardo.functions.checkers import Checkers, package_pins
     from leonardo.functions.tasks import CATEGORIES, read_tasks
     from leonardo.rollout.formats import format_named
+    from leonardo.tables import Table, open_console
 
-    console = Console()
+    console = open_console()
     chosen = format_named(tool_format)
     require_writable(out)
     with Checkers() as checkers, ConsoleProgress(console) as bar:
@@ -39,7 +37,7 @@ def check(
             tasks += rows[:: max(1, len(rows) // sample)][:sample] if sample else rows
         bar.start(len(tasks), "checking rows")
         found = check_rows(tasks, checkers, chosen, lambda: bar.advance())
-    table = rich.table.Table("category", "rows", "references pass", "changed copies pass", "left out")
+    table = Table("category", "rows", "references pass", "changed copies pass", "left out")
     for entry in found:
         able = entry.rows - len(entry.left_out)
         table.add_row(
@@ -66,24 +64,22 @@ def check(
 @functions_app.command("split")
 def split(out: Out = Path("out")) -> None:
     """Which rows are held out, by category, and that none of them is known from training."""
-    import rich.table
-    from rich.console import Console
-
     from leonardo.files import digest_of, write_verdict
     from leonardo.functions.checkers import Checkers, package_pins
     from leonardo.functions.tasks import CATEGORIES, leaks, read_tasks, split_tasks
+    from leonardo.tables import Table, open_console
 
     with Checkers() as checkers:
         parts = split_tasks(read_tasks(checkers))
     leaked = leaks(parts["train"], parts["held-out"])
-    table = rich.table.Table("category", "train", "held out")
+    table = Table("category", "train", "held out")
     counts = {
         category: {name: sum(task.kind == category for task in tasks) for name, tasks in parts.items()}
         for category in CATEGORIES
     }
     for category, count in counts.items():
         table.add_row(category, str(count["train"]), str(count["held-out"]))
-    Console().print(table)
+    open_console().print(table)
     ids = sorted(task.id for task in parts["held-out"])
     figures = {"categories": counts, "leaks": leaked, "held_out": ids, "held_out_digest": digest_of(ids)}
     write_verdict(out / "functions-split.json", not leaked, figures, package_pins())

@@ -22,6 +22,7 @@ from pathlib import Path, PurePosixPath
 from leonardo.errors import InputError
 from leonardo.files import read_json, require_writable, sha256_file, write_json
 from leonardo.holding import AT_WORK
+from leonardo.jobs.space import require_room
 
 CONTENTS = "contents.json"
 
@@ -114,11 +115,7 @@ def place(bundle: Path, shared: Path, files: Contents, tell: Tell = print) -> in
     carried = {name: entry for name, entry in files.items() if PurePosixPath(name).parts[0] in PLACED}
     sizes = {name: int(entry["size"]) for name, entry in carried.items()}
     wanted = sum(size for name, size in sizes.items() if not _is_of_size(shared / name, size))
-    free = shutil.disk_usage(shared).free
-    if wanted > free:
-        raise InputError(
-            f"{shared} has {free / 1e9:,.2f} GB free, and the bundle needs {wanted / 1e9:,.2f}", "Make room there"
-        )
+    require_room({shared: wanted}, "the bundle")
     new = sum(_place(bundle / name, shared / name, str(entry["sha256"])) for name, entry in carried.items())
     tell(f"{shared}: {new} of {len(carried)} files are new")
     return new

@@ -4,10 +4,11 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from leonardo.cluster import Roots
+from leonardo.errors import InputError
 from leonardo.jobs.findings import Finding
 
 _GIB = 1 << 30
@@ -20,15 +21,10 @@ def space_findings(roots: Roots) -> Iterator[Finding]:
             continue
         try:
             place = _existing(root)
-            status = os.statvfs(place)
+            left = _left(place)
         except OSError as error:
             yield Finding("space.quota", f"{root} cannot be looked at ({error.strerror})", "Mend roots of the site")
             continue
-        left: list[tuple[str, float, float | None]] = [
-            ("file system", status.f_bavail * status.f_frsize / _GIB, status.f_favail if status.f_files else None)
-        ]
-        if (quota := lustre_quota(place)) is not None:
-            left.append(("quota", *quota))
         for where, gib, files in left:
             if gib < roots.least_free:
                 yield Finding(
@@ -42,6 +38,33 @@ def space_findings(roots: Roots) -> Iterator[Finding]:
                     f"{root}: {files:.0f} more files are allowed by the {where}, {roots.least_files} are wanted",
                     "Remove what is not needed (make assets-gc), or lower least_files of the site",
                 )
+
+
+def require_room(needs: Mapping[Path, float], what: str) -> None:
+    """Raise InputError where a folder's file system or quota leaves fewer bytes than are needed.
+
+    Folders of one file system share what is left; one that is not there counts as its nearest parent that is.
+    """
+    places = {folder: _existing(folder.absolute()) for folder in needs}
+    for folder, place in places.items():
+        device = place.stat().st_dev
+        needed = sum(size for other, size in needs.items() if places[other].stat().st_dev == device)
+        for where, gib, _ in _left(place):
+            if gib * _GIB < needed:
+                raise InputError(
+                    f"{folder} has {gib * _GIB / 1e6:,.1f} MB left by the {where}, and {what} needs "
+                    f"{needed / 1e6:,.1f}",
+                    "Make room there",
+                )
+
+
+def _left(place: Path) -> list[tuple[str, float, float | None]]:
+    """By what, and how many GiB and files it still allows; None where files are not counted."""
+    status = os.statvfs(place)
+    files = float(status.f_favail) if status.f_files else None
+    left = [("file system", status.f_bavail * status.f_frsize / _GIB, files)]
+    quota = lustre_quota(place)
+    return left if quota is None else [*left, ("quota", *quota)]
 
 
 def lustre_quota(folder: Path) -> tuple[float, float | None] | None:

@@ -12,7 +12,7 @@ AGREEMENT = 0.25
 
 def proven(run: Run) -> list[str]:
     """Sentences that the records bear out."""
-    return [*_proven_by_evaluation(run), *_proven_by_steps(run)]
+    return [*_proven_by_evaluation(run), *proven_by_steps(run)]
 
 
 def _proven_by_evaluation(run: Run) -> list[str]:
@@ -34,7 +34,8 @@ def _proven_by_evaluation(run: Run) -> list[str]:
     return said
 
 
-def _proven_by_steps(run: Run) -> list[str]:
+def proven_by_steps(run: Run) -> list[str]:
+    """What its training alone bears out."""
     said = []
     steps = run.steps
     if steps and all(step.get("finite") is True for step in steps):
@@ -60,7 +61,7 @@ def _proven_by_steps(run: Run) -> list[str]:
 
 def not_proven(run: Run) -> list[str]:
     """Sentences on what the records leave open, what the run itself says it cannot show among them."""
-    return [*_left_open_by_evaluation(run), *_left_open_by_steps(run), *_left_open_by_machine(run), *run.facts.limits]
+    return [*_left_open_by_evaluation(run), *left_open_by_steps(run), *left_open_by_machine(run), *run.facts.limits]
 
 
 def _left_open_by_evaluation(run: Run) -> list[str]:
@@ -102,7 +103,8 @@ def _left_open_by_evaluation(run: Run) -> list[str]:
     return said
 
 
-def _left_open_by_steps(run: Run) -> list[str]:
+def left_open_by_steps(run: Run) -> list[str]:
+    """What its training leaves open."""
     said = []
     broken = [str(step.get("step", "?")) for step in run.steps if step.get("finite") is False]
     if broken:
@@ -119,7 +121,8 @@ def _left_open_by_steps(run: Run) -> list[str]:
     return said
 
 
-def _left_open_by_machine(run: Run) -> list[str]:
+def left_open_by_machine(run: Run) -> list[str]:
+    """What sandboxes and base images leave open."""
     said = []
     if run.facts.fallback or run.facts.degraded:
         said.append(f"How the full sandbox does: t{driver_in_words(run)[1:]}")

@@ -5,12 +5,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from leonardo.errors import InputError
 from leonardo.offline import stay_local
 from leonardo.options import DriverName, Engine, Force, Out, Python, RunsOfMany, Seed, SiteName, Tree, with_sets
+from leonardo.tables import Table, open_console
 
 if TYPE_CHECKING:
     from leonardo.stages.asked import Asked
@@ -68,7 +67,7 @@ def run_command(
     from leonardo.stages.climb import run_with_what_is_missing
     from leonardo.stages.training import run_stage
 
-    console = Console()
+    console = open_console()
     asked = replace(ladder.stage(name), policy=policy, model=model, force=force, fresh=fresh)
     if not force:
         outcomes = run_with_what_is_missing(asked, stages=missing, runs=ladder.runs, out=out, console=console)
@@ -100,7 +99,7 @@ def plan_command(ladder: LadderOptions) -> None:
         stained = " [red](stained)[/red]" if rung.entry and rung.entry.stains else ""
         number = f" (entry {rung.number})" if rung.number else ""
         table.add_row(rung.name, f"[{colours[rung.state]}]{rung.state}[/]{stained}", f"{rung.why}{number}")
-    Console().print(table)
+    open_console().print(table)
 
 
 @with_sets

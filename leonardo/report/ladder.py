@@ -7,8 +7,8 @@ from leonardo.evidence import Check, Evidence
 from leonardo.files import flat, write_atomic
 from leonardo.report.jinja import render
 from leonardo.report.values import FILTERS
+from leonardo.stages.asked import LIMITS
 from leonardo.stages.climb import Rung
-from leonardo.stages.trainers import LIMITS
 
 
 def render_ladder(rungs: Sequence[Rung], entries: Sequence[Evidence], check: Check, page: Path) -> Path:

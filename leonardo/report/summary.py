@@ -1,18 +1,18 @@
 """The comparison as a table in the terminal, in few figures, so that it fits 80 columns."""
 
 from rich.console import Console
-from rich.table import Table
 
 from leonardo.evaluation.records import Comparison, Ends, FamilyComparison
+from leonardo.tables import Table
 
 
 def print_summary(comparison: Comparison, console: Console) -> None:
     """Print base, trained and their paired difference with its 95 % interval, by family and over all tasks."""
     title = r"Base versus trained; paired difference in points \[95 % interval]"
     table = Table(title=title, title_justify="left")
-    table.add_column("family", no_wrap=True)
+    table.add_column("family")
     for name in ("tasks", "base", "trained", "difference"):
-        table.add_column(name, justify="right", no_wrap=True)
+        table.add_column(name, justify="right")
     for family in comparison.families:
         table.add_row(*_row(family.family, family))
     table.add_section()

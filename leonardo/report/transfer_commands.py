@@ -25,13 +25,12 @@ def transfer(
 ) -> None:
     """What training on terminal tasks does to function calling, and the other way round. Goes on where it was."""
     stay_local()
-    from rich.console import Console
-
     from leonardo.report.transfer import render_transfer
-    from leonardo.stages.training import show
     from leonardo.stages.transfer import run_transfer
+    from leonardo.stages.verdicts import show
+    from leonardo.tables import open_console
 
-    console = Console()
+    console = open_console()
     outcome = run_transfer(
         name, seed=seed, site=site, driver_name=driver, runs=runs, out_path=out / "transfer.json", console=console
     )
@@ -51,14 +50,7 @@ def card(
     """A checkpoint's model card (README.md beside it), from the run's records and the ledger."""
     stay_local()
     from leonardo.evidence import LEDGER
-    from leonardo.files import write_atomic
     from leonardo.report.card import write_card
 
-    written = write_card(checkpoint, runs / LEDGER)
-    typer.echo(f"written: {written}")
-    if served is not None:
-        from leonardo.engine.upstream.checkpoint import to_upstream
-
-        copy = to_upstream(checkpoint, served) / written.name
-        write_atomic(copy, written.read_text(encoding="utf-8"))
-        typer.echo(f"written: {copy.parent}")
+    for written in write_card(checkpoint, runs / LEDGER, served):
+        typer.echo(f"written: {written}")

@@ -8,6 +8,12 @@ from leonardo.stages.definition import Model, Stage, load_model, load_stage
 
 Engine = Literal["desk", "upstream"]
 
+LIMITS = {
+    "desk": "Anything about the cluster engine: the desk engine is one process without Ray, vLLM or DeepSpeed.",
+    "upstream": "Anything about speed or memory of the reference models on the cluster: this policy is small.",
+}
+"""What a run with the engine does not show."""
+
 
 @dataclass(frozen=True)
 class UpstreamPlace:

@@ -4,7 +4,6 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
 from leonardo.assets.progress import ConsoleProgress, say
 from leonardo.assets.store import AssetStore
@@ -16,6 +15,7 @@ from leonardo.gates.verdicts import FILE, read_verdicts, selectable, update_verd
 from leonardo.sandbox.drivers import open_driver
 from leonardo.site import load_site
 from leonardo.stages.gate import Selection, record_gate
+from leonardo.tables import Table, open_console
 
 SHOWN = 10
 """Findings of a task that are printed; all of them are written."""
@@ -43,7 +43,7 @@ def audit_command(
     Returns:
         The exit code: 0 where every audit is clean, whatever the verdicts.
     """
-    console = Console()
+    console = open_console()
     asked_for = [class_of(name) for name in also]
     settings = load_site(site)
     tasks = selection.tasks()
@@ -73,7 +73,7 @@ def audit_command(
 
 def _show(reports: Sequence[AuditReport], console: Console) -> None:
     table = Table()
-    table.add_column("task", no_wrap=True)
+    table.add_column("task")
     for name in ("searched", "leaks", "outputs", "secrets", "layers", "listed", "seconds"):
         table.add_column(name, justify="right")
     table.add_column("verdict")

@@ -2,14 +2,12 @@
 
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-
 from leonardo.assets.compat import load_rules
 from leonardo.assets.progress import say
 from leonardo.assets.store import AssetStore
 from leonardo.sandbox.drivers import open_driver
 from leonardo.site import load_site
+from leonardo.tables import Table, open_console
 from leonardo.tasks.rows import read_tasks
 
 
@@ -18,13 +16,13 @@ def list_command() -> int:
     table = Table("rule", "kind", "symptom", "repair", "only where the site lacks")
     for rule in load_rules():
         table.add_row(rule.name, rule.kind, rule.symptom, rule.repair, ", ".join(rule.match.lacks) or "-")
-    Console().print(table)
+    open_console().print(table)
     return 0
 
 
 def explain_command(task_id: str, rows: Path, site: str | Path = "desk", driver_name: str = "auto") -> int:
     """Print which rules apply to a row here and why, and what its set-up becomes."""
-    console = Console()
+    console = open_console()
     settings = load_site(site)
     (task,) = read_tasks(rows, ids=[task_id])
     with open_driver(driver_name) as driver:

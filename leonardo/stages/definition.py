@@ -108,6 +108,18 @@ class Stage(Settings):
         """The base policy's."""
         return _changed(WarmStartConfig(episode=self.episode_settings()), self.warm_start, "warm_start")
 
+    def upstream_updates(self) -> int:
+        """How many updates upstream's trainer makes. Raises InputError where the stage does not say."""
+        flags = self.upstream
+        try:
+            per_step = flags["num_unique_prompts_rollout"] * flags["num_samples_per_prompt_rollout"]
+            return int(flags["total_episodes"] // per_step)
+        except (KeyError, TypeError, ZeroDivisionError) as error:
+            raise InputError(
+                f"stage {self.name} does not say how many updates upstream makes",
+                "Give total_episodes, num_unique_prompts_rollout and num_samples_per_prompt_rollout",
+            ) from error
+
     def recipe(self, engine: str, model: "Model") -> dict[str, Any]:
         """How an engine learns, without the sizes of the stage: a pin that stages share."""
         if engine == "desk":

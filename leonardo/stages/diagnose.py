@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from leonardo.assets.compat import load_rules, rules_digest
 from leonardo.assets.manifest import ManifestEntry
@@ -20,6 +19,7 @@ from leonardo.gates.leftovers import become_subreaper
 from leonardo.gates.repairs import repairs_page
 from leonardo.sandbox.drivers import open_driver
 from leonardo.site import load_site
+from leonardo.tables import Table, open_console
 from leonardo.tasks.desk.planted import CorpusTask, corpus
 from leonardo.tasks.rows import read_tasks
 from leonardo.tasks.task import Task
@@ -49,7 +49,7 @@ def diagnose_command(
 
     Returns the exit code: 0 where every row passed or has a class, and, of the corpus, the class that was planted.
     """
-    console = Console()
+    console = open_console()
     settings = load_site(site)
     rules = load_rules() if with_rules else ()
     root, folder = settings.cache / "assets", runs / FOLDER

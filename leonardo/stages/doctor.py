@@ -18,6 +18,7 @@ from leonardo.probes import cluster, host
 from leonardo.probes.probe import Result, healthy, ok
 from leonardo.sandbox.drivers import REMEDY, Finding, survey
 from leonardo.site import Site, load_site
+from leonardo.tables import open_console
 
 _WORDS = {
     "serves": "[green]yes[/green]      ",
@@ -46,7 +47,7 @@ def doctor_command(out_path: Path, site: str = "desk", *, node: bool = False, po
     if node and "SLURM_JOB_ID" not in os.environ:
         return _on_a_node(known, site, out_path, pool, account)
     require_writable(out_path.parent)
-    console = Console()
+    console = open_console()
     results = list(_results(known, node, pool))
     for result in results:
         _show(console, result)

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from leonardo import evidence
 from leonardo.assets.progress import ConsoleProgress, say
@@ -16,6 +15,7 @@ from leonardo.gates.leftovers import become_subreaper, belongings, left_over, ow
 from leonardo.sandbox.drivers import open_driver
 from leonardo.site import load_site
 from leonardo.stages.gate import Selection, record_gate
+from leonardo.tables import Table, open_console
 from leonardo.tasks.desk import generate, write_rows
 
 DESK_ROWS = 12
@@ -34,7 +34,7 @@ def gates_command(
 
     Where ``runs`` is given, the verdict is kept there, too, and gets an entry in its ledger.
     """
-    console = Console()
+    console = open_console()
     if runs is not None:
         evidence.require_whole(runs / evidence.LEDGER)
     settings = load_site(site)
@@ -48,7 +48,7 @@ def gates_command(
                 require_writable(folder)
             if driver.degraded:
                 say(console, f"driver {driver.name}, degraded: {driver.degraded}")
-            with ConsoleProgress(console) as progress:
+            with ConsoleProgress(console, failures=False) as progress:
                 store = AssetStore(root, driver, settings)
                 report = run_gates(tasks, store, driver, jobs=jobs, progress=progress)
         report.leftovers = left_over(before, root)
@@ -91,7 +91,7 @@ def _no(found: Iterable[bool | None]) -> int:
 def show(report: GateReport, console: Console) -> None:
     """Print the table, what stands in for base images, what was left over, and the verdict."""
     table = Table()
-    table.add_column("task", no_wrap=True)
+    table.add_column("task")
     for name in ("kind", "built", "null fails", "reference passes", "reset identical", "runtime works", "seconds"):
         table.add_column(name)
     for task in report.tasks:
@@ -99,9 +99,12 @@ def show(report: GateReport, console: Console) -> None:
         table.add_row(task.task_id, task.kind, *map(_mark, marks), f"{task.seconds:.1f}")
     console.print(table)
     figures = report.figures
+    reasons: dict[str, list[str]] = {}
     for task in report.tasks:
         if task.failure is not None:
-            say(console, f"{task.task_id}: {task.failure}: {task.reason}")
+            reasons.setdefault(f"{task.failure}: {task.reason}", []).append(task.task_id)
+    for reason, ids in reasons.items():
+        say(console, f"{', '.join(ids)}: {reason}")
     for substitution in figures["substitutions"]:
         say(console, f"base image: {substitution}")
     for entry in report.leftovers:

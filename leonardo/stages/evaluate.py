@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from leonardo.assets.progress import say
 from leonardo.errors import InputError
@@ -22,6 +21,7 @@ from leonardo.stages.policies_commands import (
     join_command,
     policies_command,
 )
+from leonardo.tables import Table, open_console
 
 if TYPE_CHECKING:
     from leonardo.evaluation.records import Comparison, EvaluationRecord
@@ -55,7 +55,7 @@ def compare_command(
     from leonardo.files import write_verdict
     from leonardo.gates.criteria import apply
 
-    console = Console()
+    console = open_console()
     if published:
         load_published().benchmark(published)  # a column that is none is refused before anything is written
     records = [read_record(path, EvaluationRecord) for path in (base, trained)]
@@ -143,7 +143,7 @@ def run_command(
         seed=seed,
         part=part,
     )
-    console = Console()
+    console = open_console()
     made = evaluate_endpoint(run, chosen, site=site, driver_name=driver, jobs=jobs, console=console)
     classes = ", ".join(f"{count} {word}" for word, count in sorted(made.failures_by_class.items())) or "none"
     say(console, f"attempts without a verdict, which are in no rate: {made.infrastructure_failures} ({classes})")
@@ -174,7 +174,7 @@ def seeds_command(
     intervals = [ends for ends in (found.over_tasks, found.over_seeds) if ends is not None]
     ok = bool(intervals) and all(ends.low > 0 for ends in intervals)
     write_verdict(out / "evaluate-seeds.json", ok, found._asdict(), {"bases": [record.model for record in read[::2]]})
-    console = Console()
+    console = open_console()
     say(console, f"differences, a seed each: {', '.join(map(points, found.differences))} points")
     say(console, f"for other tasks: {interval_points(found.over_tasks)}")
     say(
@@ -205,7 +205,7 @@ def import_harbor_command(
     job = import_job(folder, model=model, reward=reward, pass_at=pass_at, agent_exceptions=own)
     target = record or out / f"evaluation-{job.record.model.replace('/', '-')}.json"
     job.record.write(target)
-    console = Console()
+    console = open_console()
     classes = ", ".join(f"{count} {name}" for name, count in sorted(job.record.failures_by_class.items())) or "none"
     say(console, f"{job.trials} trials of {len(job.record.tasks)} tasks; exceptions, and no reward: {classes}")
     say(console, f"{job.record.infrastructure_failures} trials have no verdict and are excluded")
@@ -226,7 +226,7 @@ def published_command(
     ours = read_record(record, EvaluationRecord) if record else None
     if ours is not None and not benchmark:
         raise InputError("a record stands beside one column", "Name it, such as terminal-bench-2.0")
-    _show_published(benchmark, Console(), ours)
+    _show_published(benchmark, open_console(), ours)
 
 
 def _show_comparison(comparison: "Comparison", console: Console) -> None:

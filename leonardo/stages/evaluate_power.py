@@ -4,13 +4,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from leonardo.assets.progress import say
 from leonardo.errors import InputError
 from leonardo.options import Out
 from leonardo.stages.policies_commands import Attempts
+from leonardo.tables import Table, open_console
 
 
 def power_command(
@@ -45,7 +44,7 @@ def power_command(
     columns = sorted({1, 2, 4, 8, attempts})
     steps = [difference * factor for factor in (0.5, 0.75, 1, 1.5, 2)]
     rows = planning.table(spread, steps, columns, power=power, level=level)
-    console = Console()
+    console = open_console()
     shown = Table("difference, points", *(f"{number} attempt{'s' * (number > 1)}" for number in columns))
     for step, counts in rows:
         shown.add_row(points(step), *map(str, counts))

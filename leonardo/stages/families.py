@@ -8,7 +8,6 @@ from random import Random
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from leonardo.engine.desk.dialogue import Dialogue, dress
@@ -20,7 +19,9 @@ from leonardo.gates.agreement import TOOLS, TYPED_CALLS, Agreement, Question, as
 from leonardo.gates.formats import damaged_turns, fuzzed_commands, misread, round_trip
 from leonardo.rollout.families import Family, family_names, load_family
 from leonardo.rollout.tool_calls import render_tool_call
+from leonardo.tables import Table, open_console
 
+DESK_SIZE = "desk size"
 _MASKS = 60
 _DAMAGED_FOR_VLLM = 300
 
@@ -39,7 +40,7 @@ class FamilyCheck:
     """
 
     family: str
-    tokenizer: str = "desk size"
+    tokenizer: str = DESK_SIZE
     carried: int = 0
     refused: int = 0
     damaged: int = 0
@@ -81,7 +82,7 @@ def check_families(
         for family in families:
             folder = (tokenizers or {}).get(family.name)
             tokenizer = _tokenizer(family, folder)
-            check = FamilyCheck(family.name, str(folder) if folder else "desk size")
+            check = FamilyCheck(family.name, str(folder or DESK_SIZE))
             _check_tokens(check, family, Dialogue(tokenizer), commands, seed)
             checks.append(check)
             place = Path(scratch) / family.name
@@ -152,7 +153,7 @@ def check_command(
     require_writable(out_path.parent)
     families = [load_family(name) for name in names or family_names()]
     checks = check_families(families, seed=seed, count=count, python=python, tokenizers=_folders(tokenizers))
-    _show(checks, Console())
+    _show(checks, open_console())
     ok = not any(check.faults for check in checks)
     pins = {family.name: family.digest for family in families} | {"seed": seed, "count": count}
     write_verdict(out_path, ok, {check.family: check.figures for check in checks}, pins)
@@ -168,14 +169,15 @@ def _folders(options: Sequence[str]) -> dict[str, Path]:
 
 
 def _show(checks: Sequence[FamilyCheck], console: Console) -> None:
-    table = Table("family", "tokenizer", "carried", "refused", "damaged refused", "masks", "as vLLM", "stricter", "ok")
+    table = Table("family", "carried", "refused", "damaged refused", "masks", "as vLLM", "stricter", "ok")
     for check in checks:
-        same = [str(check.vllm.same), str(check.vllm.stricter.total())] if check.vllm else ["not compared", ""]
+        same = [str(check.vllm.same), str(check.vllm.stricter.total())] if check.vllm else ["-", "-"]
         counts = [str(number) for number in (check.carried, check.refused, check.damaged, check.masks)]
-        table.add_row(check.family, check.tokenizer, *counts, *same, "[red]no[/red]" if check.faults else "yes")
+        table.add_row(check.family, *counts, *same, "[red]no[/red]" if check.faults else "yes")
     console.print(table)
     for check in checks:
-        lines = check.faults[:5]
+        lines = [] if check.tokenizer == DESK_SIZE else [f"with the tokenizer in {check.tokenizer}"]
+        lines += check.faults[:5]
         if check.vllm is not None:
             lines += [f"vLLM differs, {number} times: {why}" for why, number in check.vllm.explained.items()]
             lines += [

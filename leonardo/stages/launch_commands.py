@@ -115,19 +115,18 @@ def data(
     out: Out = Path("out"),
 ) -> None:
     """ROWS as the data set of upstream's trainer, each with its prepared state; rows of no use are left out."""
-    from rich.console import Console
-
     from leonardo.assets.selection import select, words
     from leonardo.stages.audit import class_of
     from leonardo.stages.dataset import write_data
     from leonardo.stages.definition import load_stage
+    from leonardo.tables import open_console
     from leonardo.tasks.rows import read_tasks
 
     tasks = select(read_tasks(rows), ids_file=ids_file, sample=sample)
     episode = load_stage(stage).episode_settings()
     classes = [class_of(name) for name in words(also)]
     write_data(
-        tasks, folder, out / "data.json", episode, site=site, driver_name=driver, also=classes, console=Console()
+        tasks, folder, out / "data.json", episode, site=site, driver_name=driver, also=classes, console=open_console()
     )
 
 
@@ -172,17 +171,16 @@ def collect(
     ledger: Annotated[Path | None, typer.Option(help="The ledger; the runs folder's if not given.")] = None,
 ) -> None:
     """Records and evidence of an ended job, whatever its end was; lets the folder go. Exits 1 where it ended badly."""
-    from rich.console import Console
-
     from leonardo.evidence import LEDGER
     from leonardo.jobs.collect import collect as collect_job
     from leonardo.jobs.folder import EVIDENCE
     from leonardo.stages.launch_arrays import RECORDS
     from leonardo.stages.policies import put_together
+    from leonardo.tables import open_console
 
     def join(plan: dict[str, Any]) -> None:
         if names := plan["pins"].get("checkpoints"):
-            put_together(run / RECORDS, names, Console())
+            put_together(run / RECORDS, names, open_console())
 
     entries = ledger or run.parent / LEDGER
     found = collect_job(run, entries, join)
@@ -199,17 +197,16 @@ def collect(
 
 def _judged(run: Path, found: dict[str, Any], runs: Path) -> bool:
     """Show the verdict on the stage, where the job was one of upstream's trainer. Returns whether it is no other."""
-    from rich.console import Console
-
     from leonardo.report.page import render_report
     from leonardo.stages.launch_verdict import judge
-    from leonardo.stages.training import show
+    from leonardo.stages.verdicts import show
+    from leonardo.tables import open_console
 
-    console = Console()
+    console = open_console()
     verdict = judge(run, found, runs, console)
     if verdict is None:
         return True
-    show(list(verdict.findings), console)
+    show(verdict.findings, console)
     try:
         typer.echo(f"report: {render_report(run, verdict.title)}")
     except InputError as error:  # of what the trainer wrote, which has been judged

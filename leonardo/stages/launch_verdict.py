@@ -27,9 +27,7 @@ from leonardo.jobs.folder import Event, earlier_events, events
 from leonardo.jobs.offline import model_findings
 from leonardo.stages.launch_basis import basis_of
 from leonardo.stages.launch_note import PACKAGES, SUBMITTED, Note, read_note
-from leonardo.stages.trainers import updates_of
-from leonardo.stages.training import STEPS
-from leonardo.stages.verdicts import FACTS, record, sentence_of
+from leonardo.stages.verdicts import FACTS, STEPS, record, sentence_of
 
 RECORDS = (
     FACTS, STEPS, "failures.jsonl", "weights.jsonl", "ended.json", "job.sh", SUBMITTED, "environment.txt", PACKAGES,
@@ -130,7 +128,7 @@ def _figures(folder: Path, job: dict[str, Any], note: Note, records: Sequence[St
     return signal_figures(records) | {
         "engine": "upstream",
         "exit_code": own["exit_code"],
-        "updates_asked": updates_of(note.stage),
+        "updates_asked": note.stage.upstream_updates(),
         "checkpoint_whole": bool(saved) and not list(model_findings(saved[-1], "saved", "")),
         "starts": own["starts"],
         "restarts": own["restarts"],

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
 
 from leonardo.assets.progress import ConsoleProgress, say
 from leonardo.assets.store import AssetStore
@@ -15,6 +14,7 @@ from leonardo.gates.volatile import load_volatile
 from leonardo.sandbox.drivers import open_driver
 from leonardo.site import load_site
 from leonardo.stages.gate import Selection, record_gate
+from leonardo.tables import Table, open_console
 
 SHOWN = 10
 """Differences of a task that are printed; all of them are written."""
@@ -32,7 +32,7 @@ def parity_command(
 
     Where ``runs`` is given, the verdict is kept there, too, and gets an entry in its ledger.
     """
-    console = Console()
+    console = open_console()
     settings = load_site(site)
     volatile = load_volatile()
     tasks = selection.tasks()
@@ -66,7 +66,7 @@ def parity_command(
 
 def _show(reports: Sequence[ParityReport], console: Console) -> None:
     table = Table()
-    table.add_column("task", no_wrap=True)
+    table.add_column("task")
     for name in ("kind", "entries", "differences", "allowed", "initial", "reference"):
         table.add_column(name)
     for name in ("full MB", "delta kB", "full s", "prepared s", "check s"):

@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from leonardo.errors import InputError
 from leonardo.options import DriverName, RowOptions, SiteName, with_sets
+from leonardo.tables import open_console
 
 Checkpoints = Annotated[list[str], typer.Argument(help="Folders of policies; NAME=FOLDER calls one NAME in records.")]
 Tasks = Annotated[Path, typer.Option(help="Held-out rows: a JSONL or Parquet file or a folder.")]
@@ -59,7 +59,7 @@ def policies_command(
     )
     chosen = read_chosen(tasks, which)
     run.pieces()
-    console = Console()
+    console = open_console()
     evaluate_policies(run, chosen, site=site, driver_name=driver, console=console)
     if not shard:
         put_together(out, [checkpoint.name for checkpoint in named], console)
@@ -77,4 +77,4 @@ def join_command(
     )
     if not found:
         raise InputError(f"{folder} has no parts of evaluations", "leonardo evaluate policies --parts writes them")
-    put_together(folder, found, Console())
+    put_together(folder, found, open_console())

@@ -86,7 +86,7 @@ class Recipe:
         """Build the prepared states of both kinds of tasks. Raises InfrastructureError where one cannot be had."""
         tasks = [*self.train_tasks, *self.held_out]
         with self.phase(f"{title} {len(tasks)} tasks") as bar:
-            self._entries = self.store.build(tasks, progress=bar)
+            self._entries = self.store.build(tasks, progress=bar, strict=True)
         failed = [entry for entry in self._entries if entry.failure is not None]
         if failed:
             raise InfrastructureError(

@@ -12,7 +12,7 @@ from leonardo.engine.desk.policy import load_policy
 from leonardo.engine.outcome import TrainingOutcome
 from leonardo.engine.upstream.engine import UpstreamRun, require_runnable
 from leonardo.engine.upstream.engine import train as train_upstream
-from leonardo.errors import InputError, NotFiniteError
+from leonardo.errors import NotFiniteError
 from leonardo.gates.steps import StepRecord
 from leonardo.hooks.sandbox import SCHEME, SITE_VARIABLE
 from leonardo.site import CACHE_VARIABLE, Site
@@ -22,11 +22,6 @@ from leonardo.stages.recipe import Recipe
 
 Look = Callable[[StepRecord], bool]
 """Called with each step record once it is written; whether to stop after it."""
-
-LIMITS = {
-    "desk": "Anything about the cluster engine: the desk engine is one process without Ray, vLLM or DeepSpeed.",
-    "upstream": "Anything about speed or memory of the reference models on the cluster: this policy is small.",
-}
 
 
 class Trainer:
@@ -51,7 +46,7 @@ class Trainer:
     @property
     def updates(self) -> int:
         """How many updates the stage asks for."""
-        return self._stage.learner().steps if self.engine == "desk" else updates_of(self._stage)
+        return self._stage.learner().steps if self.engine == "desk" else self._stage.upstream_updates()
 
     def train(self, base: Path, recipe: Recipe, look: Look, note: Callable[[str], None]) -> TrainingOutcome:
         """Improve the policy ``base`` on the recipe's train tasks; ``note`` gets what there is to say on the way.
@@ -91,19 +86,6 @@ def checkpoint_figures(base: Path, trained: Path | None) -> dict[str, Any]:
         for name, weight in before.items()
     )
     return {"checkpoint_loads": True, "checkpoint_differs": differs}
-
-
-def updates_of(stage: Stage) -> int:
-    """How many updates upstream's trainer makes. Raises InputError where the stage does not say."""
-    flags = stage.upstream
-    try:
-        per_step = flags["num_unique_prompts_rollout"] * flags["num_samples_per_prompt_rollout"]
-        return int(flags["total_episodes"] // per_step)
-    except (KeyError, TypeError, ZeroDivisionError) as error:
-        raise InputError(
-            f"stage {stage.name} does not say how many updates upstream makes",
-            "Give total_episodes, num_unique_prompts_rollout and num_samples_per_prompt_rollout",
-        ) from error
 
 
 def _shape_flags(stage: Stage, model: Model, site: Site) -> dict[str, Any]:

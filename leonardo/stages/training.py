@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import rich.table
 import torch
 from rich.console import Console
 
@@ -26,7 +25,7 @@ from leonardo.gates.steps import StepRecord, read_records
 from leonardo.holding import alone_in
 from leonardo.rollout.families import load_family
 from leonardo.site import load_site
-from leonardo.stages.asked import Asked
+from leonardo.stages.asked import LIMITS, Asked
 from leonardo.stages.definition import Stage
 from leonardo.stages.demo import RECORDS as COMMON
 from leonardo.stages.demo import line_of
@@ -35,10 +34,10 @@ from leonardo.stages.limits import RunLimits
 from leonardo.stages.pins import known_pins
 from leonardo.stages.recipe import Recipe, opened
 from leonardo.stages.start import pretrained
-from leonardo.stages.trainers import LIMITS, Trainer, checkpoint_figures
-from leonardo.stages.verdicts import FACTS, Basis, record, sentence_of
+from leonardo.stages.trainers import Trainer, checkpoint_figures
+from leonardo.stages.verdicts import FACTS, STEPS, Basis, record, sentence_of, show
 
-STEPS, STARTED = "steps.jsonl", "stage.json"
+STARTED = "stage.json"
 RECORDS = (*COMMON, "outcome.json")
 """Files of a run folder that an entry of the ledger names with their hashes; the last is upstream's trainer's."""
 
@@ -121,18 +120,6 @@ def _run(asked: Asked, runs: Path, out_path: Path, console: Console, held: ExitS
     record(stage, facts, basis, findings, sentence, figures, run_folder, runs, out_path, console, files=RECORDS)
     ok = all(finding.ok for finding in findings)
     return StageOutcome(stage.name, ok, sentence, basis.stains, findings, figures, comparison, run_folder)
-
-
-def show(findings: list[Finding], console: Console) -> None:
-    """Print the criteria as a table."""
-    table = rich.table.Table("figure", "value", "asked", "met")
-    for finding in findings:
-        value = finding.value
-        shown = "not measured" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
-        table.add_row(
-            finding.criterion.figure, shown, finding.criterion.asks(), "yes" if finding.ok else "[red]no[/red]"
-        )
-    console.print(table)
 
 
 def _open(stage: Stage, pins: Mapping[str, Any], asked: Asked, runs: Path) -> Basis:

@@ -44,6 +44,7 @@ from leonardo.stages.recipe import Recipe, opened, plain
 from leonardo.stages.start import pretrained
 from leonardo.stages.transferfile import KINDS, Kind, Transfer, learner_of, load_transfer
 from leonardo.stages.transfermatrix import BASE, CONTROL, Effect, Matrix
+from leonardo.stages.transferready import require_room_for, require_startable
 from leonardo.stages.transferrows import FunctionRows, function_rows
 
 ROWS_FILE = "function-rows.json"
@@ -102,6 +103,7 @@ def _run(
     started = time.monotonic()
     stage = load_transfer(name)
     settings = load_site(site)
+    parameters = require_startable(stage, settings)
     package = package_pins()
     with opened(driver_name, console) as choice, Checkers() as checkers:
         for folder in (runs, out_path.parent, settings.cache):
@@ -116,9 +118,11 @@ def _run(
         ]
         run_folder = runs / f"transfer-seed{seed}-{digest_of(decides)[:12]}"
         held.enter_context(alone_in(run_folder))
+        require_room_for(stage, parameters, run_folder, settings)
+        rows = function_rows(stage, seed, settings, checkers)
         recipe = Recipe(stage.corpus_sizes(), seed, settings, choice, run_folder, console)
         recipe.prepare("prepare")
-        study = _Study(stage, recipe, function_rows(stage, seed, settings, checkers), checkers, package, console)
+        study = _Study(stage, recipe, rows, checkers, package, console)
         matrix = study.run()
     seconds = round(time.monotonic() - started, 1)
     pins = recipe.pins(stage, stage.episode_settings()) | package | {"stage": stage.name, "models": list(stage.models)}

@@ -16,8 +16,9 @@ from leonardo.files import write_verdict
 from leonardo.gates.criteria import Finding, apply
 from leonardo.stages.definition import Stage, load_stage
 from leonardo.stages.ladder import Opening
+from leonardo.tables import Table
 
-FACTS = "run.json"
+FACTS, STEPS = "run.json", "steps.jsonl"
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,18 @@ class Basis:
     def stains(self) -> tuple[str, ...]:
         """What was forced here or below."""
         return (*self.opening.stains, *filter(None, [self.forced]))
+
+
+def show(findings: Sequence[Finding], console: Console) -> None:
+    """Print the criteria as a table."""
+    table = Table("figure", "value", "asked", "met")
+    for finding in findings:
+        value = finding.value
+        shown = "not measured" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+        table.add_row(
+            finding.criterion.figure, shown, finding.criterion.asks(), "yes" if finding.ok else "[red]no[/red]"
+        )
+    console.print(table)
 
 
 def record(

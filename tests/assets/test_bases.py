@@ -4,12 +4,17 @@ import time
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from leonardo.assets import registry
 from leonardo.assets.bases import Bases
+from leonardo.assets.progress import ConsoleProgress
+from leonardo.assets.store import AssetStore
 from leonardo.errors import FailureClass, InfrastructureError, InputError
 from leonardo.sandbox.apptainer import find
+from leonardo.sandbox.driver import Driver
 from leonardo.site import BaseSource, BootstrapSubstitute, Site
+from leonardo.tasks.task import Task
 
 SUBSTITUTE = BootstrapSubstitute(kind="mmdebstrap", suite="bookworm", include=("procps",), reason="no registry here")
 
@@ -75,8 +80,10 @@ def test_a_substitute_by_mmdebstrap(tmp_path: Path, programs: Path) -> None:
     base = Bases(tmp_path / "bases", site_with(tmp_path, BaseSource(substitute=SUBSTITUTE))).get("img:1", notes.append)
     assert base.packages == ["bash=5.2"]
     assert base.substitution == "bookworm minbase by mmdebstrap: no registry here"
-    assert base.registry_failure == "not asked for at its registry: Apptainer is not installed"
-    assert any("Apptainer is not installed" in note for note in notes)
+    assert base.registry_failure == "its registry was not asked, for Apptainer is not installed"
+    assert [note for note in notes if "Apptainer is not installed" in note] == [
+        f"base img:1: {base.registry_failure}; in its stead a bookworm root file system is made"
+    ]
     arguments = (tmp_path / "arguments").read_text().splitlines()
     assert "--include=procps" in arguments
     assert "bookworm" in arguments
@@ -185,3 +192,22 @@ def test_from_an_image_to_its_archive(tmp_path: Path, tiny_root_archive: Path, m
     assert members["./usr/bin/bash"].mode & 0o111
     assert not [name for name in members if "singularity" in name]
     assert not list(tmp_path.glob(".pull-*"))
+
+
+def test_what_a_registry_said_is_said_once(tmp_path: Path, driver: Driver, programs: Path) -> None:
+    """With what was asked, and what to do; not for each of the rows that stand on the image."""
+    install(programs, "apptainer", "echo 'FATAL: While performing build: no such host' >&2; exit 255")
+    shown = io.StringIO()
+    store = AssetStore(tmp_path / "assets", driver, site_with(tmp_path, BaseSource()))
+    rows = [Task(f"t{number}", "x", "", {}, image="img:1") for number in range(3)]
+    with ConsoleProgress(Console(file=shown, width=80)) as progress:
+        entries = store.build(rows, progress=progress)
+    assert [entry.failure for entry in entries] == [FailureClass.MIRROR] * 3
+    said = [line for line in shown.getvalue().splitlines() if "no such host" in line]
+    assert said == [
+        "t0: mirror: base image img:1 cannot be had: its registry was asked through Apptainer and said: FATAL: While "
+        "performing build: no such host. Let this machine reach the registry, name a substitute in the site file "
+        "(bases), or bring a bundle (leonardo assets unbundle)"
+    ]
+    with pytest.raises(InfrastructureError, match="base image img:1 cannot be had"):
+        store.build(rows, strict=True)

@@ -157,7 +157,7 @@ except (InputError, OSError) as error:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ("size=100k", "GB free, and the bundle needs"),
+        ("size=100k", "left by the file system, and the bundle needs"),
         ("ro", "cannot be written to (Read-only"),
         ("nr_inodes=4", "No space"),
     ],

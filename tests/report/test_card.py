@@ -1,6 +1,7 @@
 """The model card: written from records, refused where these do not hold together, and the folder still loads."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -9,60 +10,119 @@ import yaml
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from leonardo import evidence
-from leonardo.engine.desk.config import PolicyShape
+from leonardo.engine.desk.config import LearnerConfig, PolicyShape, settings_of
 from leonardo.engine.desk.policy import make_model, make_tokenizer, save_policy
 from leonardo.engine.desk.update import digest_of_weights
 from leonardo.errors import InputError
 from leonardo.evaluation import EvaluationRecord, RunFacts, TaskResult
+from leonardo.files import write_json
 from leonardo.report.card import write_card
 from leonardo.rollout.prompts import BASH_TOOL
+from leonardo.settings import LAUNCH
 
 SHAPE = PolicyShape(hidden_size=32, intermediate_size=32, heads=1, linear_heads=1, linear_head_dim=16)
-PINS = {"config": "c0ffee", "seed": 1}
+PINS = {"config": "c0ffee", "seed": 1, "bases": {"image:1": "ba5e"}}
+BASE = "b" * 64
+STEPS = LAUNCH.parent / "docs/evidence/cpu-transfer/desk/functions/steps.jsonl"
+
+
+def evaluation(name: str, weights: str, passing: int, **pins: object) -> EvaluationRecord:
+    """Of 24 tasks of two kinds, of which the first pass."""
+    tasks = [
+        TaskResult(task_id=f"t{number}", family="fg"[number % 2], attempts=[int(number < passing)], seeds=[1])
+        for number in range(24)
+    ]
+    sampling = {"temperature": 0.7, "top_p": 0.9, "max_turn_tokens": 5}
+    return EvaluationRecord(
+        model=name, weights=weights, pins={"driver": "d", "sampling": sampling, **pins}, tasks=tasks,
+        pass_rate=passing / 24, pass_rate_ci=(0.25, 0.75), infrastructure_failures=0, seconds=1.0,
+    )  # fmt: skip
 
 
 @pytest.fixture
-def runs(tmp_path: Path) -> Path:
-    """A folder of runs with one that has a checkpoint, an evaluation of it and one of other weights."""
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of runs with one that trained a checkpoint and evaluated it, its base, and other weights.
+
+    Its base model lies in the site's cache, with a card.
+    """
+    monkeypatch.setenv("LEONARDO_CACHE", str(tmp_path / "cache"))
     run = tmp_path / "runs" / "study-seed1"
     tokenizer = make_tokenizer(["Solve it. ls -l /data"], 600)
     model = make_model(SHAPE, tokenizer, seed=1)
     save_policy(run / "model" / "policy", model, tokenizer)
+    published = save_policy(tmp_path / "cache/models/published", model, tokenizer)
+    (published / "README.md").write_text("---\nlicense: apache-2.0\n---\n# published\n")
+    model_file = tmp_path / "model.yaml"
+    model_file.write_text("name: model\nstart: somebody/published\n")
+    (run / "model/steps.jsonl").write_bytes(STEPS.read_bytes())
+    described = {"learner": settings_of(LearnerConfig()), "base": BASE, "tasks": ["a", "b", "c"], "policy": "/nowhere"}
+    write_json(run / "model/config.json", described)
     RunFacts(
-        name="study", stage="study", site="desk", pins=PINS, limits=["Anything about large models."],
-        configuration={"corpus": {"train": 3}}, assets={"prepared states": 3},
+        name="Study, seed 1", stage="study", site="desk", pins=PINS, limits=["Anything about large models."],
+        configuration={"model": str(model_file), "corpus": {"train": 3}}, assets={"prepared states": 3},
     ).write(run / "run.json")  # fmt: skip
-    for name, weights, passed in (("mine", digest_of_weights(model.state_dict()), 1), ("other", "0" * 64, 0)):
-        tasks = [TaskResult(task_id=f"t{number}", family="f", attempts=[passed], seeds=[1]) for number in range(4)]
-        EvaluationRecord(
-            model=name, weights=weights, pins={"driver": "d"}, tasks=tasks, pass_rate=float(passed),
-            pass_rate_ci=(0.5, 1.0), infrastructure_failures=0, seconds=1.0,
-        ).write(run / f"evaluation-{name}.json")  # fmt: skip
+    mine = digest_of_weights(model.state_dict())
+    for record in (
+        evaluation("base", BASE, 6), evaluation("trained", mine, 12), evaluation("other", "0" * 64, 24),
+        evaluation("apart", mine, 18, tasks="others"),
+    ):  # fmt: skip
+        record.write(run / f"evaluation-{record.model}.json")
     ledger = tmp_path / "runs" / evidence.LEDGER
     evidence.append(ledger, evidence.Evidence(name="other", verdict="fail", pins={"seed": 2}))
-    evidence.append(ledger, evidence.Evidence(name="study", verdict="pass", pins=PINS, says="study passes."))
+    below = evidence.append(ledger, evidence.Evidence(name="smoke", verdict="pass", says="smoke passes."))
+    for _ in range(2):
+        entry = evidence.Evidence(name="study", verdict="pass", pins=PINS, says="study passes.", builds_on=below.digest)
+        evidence.append(ledger, entry)
     return tmp_path / "runs"
 
 
 def test_it_says_what_the_records_say(runs: Path) -> None:
     checkpoint = runs / "study-seed1/model/policy"
-    text = write_card(checkpoint, runs / evidence.LEDGER).read_text()
-    _, front, body = text.split("---\n", 2)
+    (path,) = write_card(checkpoint, runs / evidence.LEDGER)
+    _, front, body = path.read_text().split("---\n", 2)
     data = yaml.safe_load(front)
-    assert data["library_name"] == "transformers"
-    (result,) = data["model-index"][0]["results"]
-    assert result["metrics"][0]["value"] == 1.0
-    assert "study-seed1/model/policy" in body and "Qwen3_5ForCausalLM" in body and "`qwen3-xml`" in body
-    assert "| mine | 4 | 100.0 % | 50.0 % to 100.0 % | 0 |" in body
-    assert "| other |" not in body, "an evaluation of other weights says nothing of these"
-    assert "`study`" in body and "**pass**. study passes." in body and "**fail**" not in body
-    assert "Anything about large models." in body and "c0ffee" in body
-    assert str(runs) not in text
+    assert (data["library_name"], data["license"], data["base_model"]) == (
+        "transformers", "apache-2.0", "somebody/published",
+    )  # fmt: skip
+    measured = {each["dataset"]["name"]: each["metrics"][0]["value"] for each in data["model-index"][0]["results"]}
+    assert measured == {"held-out tasks of study": 0.5, "apart of study": 0.75}
+    for words in (
+        "# model (Study, seed 1)", "Qwen3_5ForCausalLM", "`qwen3-xml`", "on 3 tasks", "the base model's: apache-2.0",
+        "- 1,280 training rollouts ran; 0 failed", "| learning rate (AdamW) | 0.002 |", "| prepared states | 3 |",
+        "| settings of the stage | `c0ffee` |", "| bases.image:1 | `ba5e` |", "- Anything about large models.",
+        "- `study`: **pass**", "entry 4 (the last of 2 that say so)", "- `smoke`: **pass**",
+    ):  # fmt: skip
+        assert words in body, words
+    assert re.search(r"\| held-out tasks \| 24 \| 25.0 % \(.+\) \| 50.0 % \(.+\) \| \+25.0 \(\+.+\) \| 0 \|", body)
+    assert "| apart | 24 | - | 75.0 % (25.0 % to 75.0 %) | - | 0 |" in body, "its base was not evaluated so"
+    assert re.search(r"\| f \| 12 \| 25.0 % \| 50.0 % \| \+25.0 ", body)
+    assert "**fail**" not in body, "an entry with other pins says nothing of it"
+    prose = body.partition("```")[0]
+    assert not re.search(r"[{}\[]'|None|True|False", prose), "nothing stands there as a program writes it"
+    assert str(runs) not in path.read_text() and "\n\n\n" not in body
+
+
+def test_a_control_and_what_is_not_known_are_said(runs: Path) -> None:
+    run = runs / "study-seed1"
+    steps = run / "model/steps.jsonl"
+    steps.write_text(steps.read_text().replace('"injected": []', '"injected": ["shuffled_rewards=True"]'))
+    (runs.parent / "cache/models/published/README.md").unlink()
+    (path,) = write_card(run / "model/policy", runs / evidence.LEDGER)
+    assert "**A control: shuffled_rewards=True was injected" in path.read_text()
+    assert "license: " not in path.read_text() and "not known here: look up the base model's" in path.read_text()
+
+
+def test_what_training_began_with_is_no_training(runs: Path) -> None:
+    for name in ("steps.jsonl", "config.json"):
+        (runs / "study-seed1/model" / name).unlink()
+    text = write_card(runs / "study-seed1/model/policy", runs / evidence.LEDGER)[0].read_text()
+    assert "It was not trained by reinforcement" in text and "| held-out tasks | 24 | - | 50.0 %" in text
 
 
 def test_weights_that_nothing_measured_are_said_to_be_so(runs: Path) -> None:
-    (runs / "study-seed1/evaluation-mine.json").unlink()
-    text = write_card(runs / "study-seed1/model/policy", runs / evidence.LEDGER).read_text()
+    for name in ("trained", "apart"):
+        (runs / f"study-seed1/evaluation-{name}.json").unlink()
+    text = write_card(runs / "study-seed1/model/policy", runs / evidence.LEDGER)[0].read_text()
     assert "Nothing: no evaluation of exactly these weights" in text
 
 
@@ -86,17 +146,29 @@ def test_a_folder_outside_of_runs_is_refused(runs: Path, tmp_path: Path) -> None
         write_card(tmp_path / "policy", runs / evidence.LEDGER)
 
 
-def test_the_folder_loads_in_transformers_and_speaks(runs: Path) -> None:
+def test_the_folder_loads_in_transformers_and_speaks(
+    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the lines that the card gives."""
     folder = runs / "study-seed1/model/policy"
-    write_card(folder, runs / evidence.LEDGER)
-    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
-    messages = [{"role": "user", "content": "Solve it."}]
-    prompt = tokenizer.apply_chat_template(
-        messages, tools=[BASH_TOOL], add_generation_prompt=True, return_tensors="pt", return_dict=True
-    )
-    said = model.generate(**prompt, max_new_tokens=3, do_sample=False)
-    assert said.shape[1] == prompt["input_ids"].shape[1] + 3
-    assert torch.isfinite(model(**prompt).logits).all()
+    (path,) = write_card(folder, runs / evidence.LEDGER)
+    (code,) = re.findall(r"```python\n(.+?)```", path.read_text(), re.DOTALL)
+    assert "temperature=0.7, top_p=0.9" in code and json.dumps(BASH_TOOL["function"]["name"]) in code
+    monkeypatch.chdir(folder)
+    found: dict = {}
+    exec(code, found)
+    assert found["said"].shape[1] <= found["prompt"]["input_ids"].shape[1] + 5
+    assert capsys.readouterr().out.strip()
+    assert torch.isfinite(AutoModelForCausalLM.from_pretrained(folder)(**found["prompt"]).logits).all()
+    assert AutoTokenizer.from_pretrained(folder).chat_template
+
+
+def test_the_served_form_has_a_card_that_says_how(runs: Path, tmp_path: Path) -> None:
+    _, served = write_card(runs / "study-seed1/model/policy", runs / evidence.LEDGER, tmp_path / "served")
+    (code,) = re.findall(r"```python\n(.+?)```", served.read_text(), re.DOTALL)
+    compile(code, "card", "exec")
+    assert "language_model_only=True" in code and "max_tokens=5" in code
+    assert (served.parent / "model.safetensors").is_file()
 
 
 @pytest.mark.parametrize("content", ["{}", "", "[1]", "{"])
