@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import ParamSpec, TypeVar
+from typing import NoReturn, ParamSpec, TypeVar
 
 from leonardo.errors import LeonardoError
 
@@ -100,6 +100,11 @@ def end_on_sigterm() -> None:
 
 
 def _terminated(number: int, frame: FrameType | None) -> None:
+    end_as_asked()
+
+
+def end_as_asked() -> NoReturn:
+    """End this process in order, as on SIGTERM, or by force when that takes too long. In the main thread."""
     signal.signal(signal.SIGTERM, lambda number, frame: None)  # once is enough
     _asked_to_end.set()
     end_within(TERM_SECONDS, ON_SIGTERM)

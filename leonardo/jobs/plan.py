@@ -62,6 +62,7 @@ class JobPlan:
         array: number of tasks of an array; 0 for a single job.
         restarts: how often it may be queued again.
         grace: seconds before the limit at which it is told to save.
+        patience: of these, how many the step has to save and end by itself, before it gets TERM.
         pins: what goes into the evidence: stage, engine, model, site and what they are at.
     """
 
@@ -87,6 +88,7 @@ class JobPlan:
     array: int = 0
     restarts: int = 3
     grace: int = 300
+    patience: int = 0
     pins: Mapping[str, Any] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:

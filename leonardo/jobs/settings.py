@@ -24,6 +24,7 @@ class JobSettings(Settings):
         cores, memory: of the desk engine's one node.
         tmp: node-local space, a node: unpacked layers, sockets, caches.
         restarts: how often it may be queued again, after preemptions and time limits.
+        grace: seconds before its limit at which a job is told to save, where that is more than the site's.
         sandboxes: nodes for sandboxes alone, where upstream's trainer is the job; None to have them beside it.
     """
 
@@ -33,6 +34,7 @@ class JobSettings(Settings):
     memory: float = Field(default=16.0, gt=0)
     tmp: float = Field(default=8.0, gt=0)
     restarts: int = Field(default=3, ge=0)
+    grace: int = Field(default=0, ge=0)
     sandboxes: SandboxNodes | None = None
 
 

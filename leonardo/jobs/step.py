@@ -1,12 +1,11 @@
 """The main step of a job: runs the trainer, asks it to end when the job is told to, and notes how it ended.
 
-What runs around a trainer (srun, Ray) has exit codes of its own; the note is what the job goes by. Usage::
-
-    python -m leonardo.jobs.step run STOP ENDED [--watch STEPS FIRST LATER] -- COMMAND...
-    python -m leonardo.jobs.step ended ENDED
+What runs around a trainer (srun, Ray) has exit codes of its own; the note is what the job goes by.
 """
 
+import argparse
 import ctypes
+import math
 import os
 import signal
 import subprocess
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from leonardo.errors import InputError
 from leonardo.files import read_json, write_json
+from leonardo.hooks.stopping import STOP
 
 _LOOK = 0.5
 _PATIENCE = 60.0
@@ -50,8 +50,11 @@ class Watch:
         return self._steps.stat().st_size if self._steps.exists() else 0
 
 
-def run(stop: Path, ended: Path, command: Sequence[str], watch: Watch | None = None) -> int:
-    """Run ``command``; TERM to it once the file ``stop`` is there (node-local, made by the job's script).
+def run(stop: Path, ended: Path, command: Sequence[str], watch: Watch | None = None, patience: float = 0.0) -> int:
+    """Run ``command``, and end it once it is asked to: by the file ``stop`` (node-local, made by the job's script).
+
+    Where the file says ``TERM``, or this process gets that signal, the command gets it at once; else only where it has
+    not ended by itself ``patience`` seconds later. A command that is given such time finds the file in ``STOP``.
 
     Writes ``ended``: exit code (128+n for signal n; 3 where it stalled), whether it was asked to end, seconds, which
     job and restart.
@@ -59,23 +62,30 @@ def run(stop: Path, ended: Path, command: Sequence[str], watch: Watch | None = N
     started = time.monotonic()
     libc = ctypes.CDLL(None)
     libc.prctl(_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if stop.exists():
+        patience = 0.0  # there is nothing to save yet
+    environment = {**os.environ, STOP: str(stop)} if patience else None
+    terminated = False
+
+    def terminate(number: int, frame: object) -> None:
+        nonlocal terminated
+        terminated = True
+
+    signal.signal(signal.SIGTERM, terminate)
     try:
-        child = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment)
     except OSError as error:
         print(f"job: {command[0]} cannot be started ({error.strerror})", file=sys.stderr)
         return _note(ended, 3, False, 0.0)
-    asked = False
-
-    def ask(number: int, frame: object) -> None:
-        nonlocal asked
-        asked = True
-        child.terminate()
-
-    signal.signal(signal.SIGTERM, ask)
+    asked_at, sent = math.inf, False
     while child.poll() is None:
-        if not asked and stop.exists():
-            ask(signal.SIGTERM, None)
-        if not asked and watch is not None and (stalled := watch.stalled()):
+        if terminated or stop.exists():
+            asked_at = min(asked_at, time.monotonic())
+        if not sent and (terminated or _says_term(stop) or time.monotonic() >= asked_at + patience):
+            print(f"job: told to stop {time.monotonic() - asked_at:.0f} s ago: TERM", file=sys.stderr, flush=True)
+            child.terminate()
+            sent = True
+        if asked_at == math.inf and watch is not None and (stalled := watch.stalled()):
             print(f"job: {stalled}: the trainer is ended", file=sys.stderr, flush=True)
             _end(child)
             return _note(ended, 3, False, time.monotonic() - started, stalled)
@@ -84,7 +94,15 @@ def run(stop: Path, ended: Path, command: Sequence[str], watch: Watch | None = N
         except subprocess.TimeoutExpired:
             continue
     code = child.returncode
+    asked = terminated or stop.exists()
     return _note(ended, 128 - code if code < 0 else code, asked, time.monotonic() - started)
+
+
+def _says_term(stop: Path) -> bool:
+    try:
+        return stop.read_text().strip() == "TERM"
+    except OSError:
+        return False
 
 
 def _end(child: "subprocess.Popen[bytes]") -> None:
@@ -118,18 +136,28 @@ def _this_start() -> list[str]:
 
 def main(arguments: Sequence[str]) -> int:
     """Entry point."""
-    match list(arguments):
-        case ["run", stop, ended, "--", *command] if command:
-            return run(Path(stop), Path(ended), command)
-        case ["run", stop, ended, "--watch", steps, first, later, "--", *command] if command:
-            return run(Path(stop), Path(ended), command, Watch(Path(steps), float(first), float(later)))
-        case ["ended", ended]:
-            code = code_of(Path(ended))
-            if code is not None:
-                print(code)
-            return 0
-    print(__doc__, file=sys.stderr)
-    return 2
+    words = list(arguments)
+    at = words.index("--") if "--" in words else len(words)
+    parser = argparse.ArgumentParser(prog="python -m leonardo.jobs.step")
+    parsers = parser.add_subparsers(dest="what", required=True)
+    running = parsers.add_parser("run", usage="%(prog)s STOP ENDED [options] -- COMMAND...")
+    running.add_argument("stop", type=Path)
+    running.add_argument("ended", type=Path)
+    running.add_argument("--watch", nargs=3, metavar=("STEPS", "FIRST", "LATER"), help="see the class Watch")
+    running.add_argument(
+        "--patience", type=float, default=0.0, help="seconds before TERM, where STOP does not say TERM"
+    )
+    parsers.add_parser("ended").add_argument("ended", type=Path)
+    given, command = parser.parse_args(words[:at]), words[at + 1 :]
+    if given.what == "ended":
+        if (code := code_of(given.ended)) is not None:
+            print(code)
+        return 0
+    if not command:
+        running.error("no command")
+    steps, first, later = given.watch or ("", 0, 0)
+    watch = Watch(Path(steps), float(first), float(later)) if steps else None
+    return run(given.stop, given.ended, command, watch, given.patience)
 
 
 if __name__ == "__main__":

@@ -55,7 +55,8 @@ def plan_stage(stage: Stage, model: Model, site: Site, folder: Path, choices: Ch
         },
         needs={str(choices.python): "Make the environment: make setup", **base_needs(site)},
         restarts=stage.job.restarts,
-        grace=cluster.grace,
+        # of a job that a person made short, no more than a quarter
+        grace=max(cluster.grace, min(stage.job.grace, asked.minutes * 60 // 4)),
         pins={"stage": stage.name, "model": model.name, "engine": choices.engine, "site": site.name}
         | {"seed": choices.seed},
     )

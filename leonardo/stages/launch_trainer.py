@@ -19,6 +19,8 @@ from leonardo.stages.launch_choices import Choices, cluster_of
 LAYERS_SHARE = 0.75
 """Of a node's space in ``job.tmp``, for unpacked layers; the rest is for sockets, caches and temporary files."""
 
+ENDING = 90
+"""Seconds of a job's grace for the end by force: TERM, what the nodes then remove, and the queue."""
 
 _PLACES_OF_A_LEARNER, _OTHER_PLACES = 10, 8
 """What upstream asks of Ray for a learner GPU, in CPUs, however many a node has; and for its actors beside them."""
@@ -73,6 +75,7 @@ def with_trainer(plan: JobPlan, stage: Stage, model: Model, site: Site, shape: S
         needs=needs,
         start_within=stage.start_within,
         stall_after=stage.stall_after,
+        patience=max(plan.grace - ENDING, plan.grace // 2) if saves_state(asked) else 0,
         files={PARSERS: json.dumps(parsers, indent=2) + "\n"},
         pins={**plan.pins, "model_revision": model.revision, "model_folder": str(weights)},
     )

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from leonardo.jobs.folder import earlier_events, events, holder, note_job, read_
 from leonardo.jobs.plan import JobPlan, Resources
 from leonardo.jobs.space import parse_quota
 from leonardo.jobs.step import code_of
+from tests.processes import running
 
 
 @pytest.fixture
@@ -87,6 +89,34 @@ def test_main_step(tmp_path: Path, program: str, stop: bool, code: int) -> None:
     assert subprocess.check_output(said, env=environment).decode().strip() == str(code)
     assert subprocess.check_output(said, env={**environment, "SLURM_RESTART_COUNT": "2"}) == b""
     assert code_of(tmp_path / "none.json") is None
+
+
+@pytest.mark.parametrize(
+    ("said", "patience", "code"),
+    [
+        ("USR1", "60", 5),  # it ends by itself when it sees the file
+        ("", "60", 5),  # the file was just made
+        ("USR1", "0.1", 143),
+        ("USR1, TERM", "60", 143),
+        ("TERM", "60", 143),
+    ],
+)
+def test_a_step_with_time_to_save(tmp_path: Path, said: str, patience: str, code: int) -> None:
+    """It is told by a file, and gets TERM when its time is up, or at once when the job gets TERM, then or later."""
+    stop, ended, ready, seen = (tmp_path / name for name in ("stop", "ended.json", "ready", "seen"))
+    program = f"""import os, sys, time
+open({str(ready)!r}, "w").close()
+while not os.path.exists(os.environ["LEONARDO_STOP"]): time.sleep(0.01)
+open({str(seen)!r}, "w").close()
+time.sleep(60) if {code} == 143 else sys.exit({code})"""
+    command = [sys.executable, "-m", "leonardo.jobs.step", "run", str(stop), str(ended), "--patience", patience, "--"]
+    with running([*command, sys.executable, "-c", program]) as step:
+        for word, answer in zip(said.split(", "), (ready, seen), strict=False):
+            while not answer.exists():
+                time.sleep(0.01)
+            stop.write_text(f"{word}\n")
+        assert step.wait(30) == code
+    assert json.loads(ended.read_text())["asked_to_end"]
 
 
 def test_a_trainer_that_cannot_be_started(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def test_what_every_script_holds() -> None:
     """Offline, no telemetry, scratch on the node, output in the run's folder, USR1 before the limit."""
     for plan in plans():
         script = render(plan)
-        for wanted in ("HF_HUB_OFFLINE=1", "RAY_USAGE_STATS_ENABLED=0", "--signal=B:USR1@300", "--requeue"):
+        for wanted in ("HF_HUB_OFFLINE=1", "RAY_USAGE_STATS_ENABLED=0", f"--signal=B:USR1@{plan.grace}", "--requeue"):
             assert wanted in script, (plan.name, wanted)
         assert "scratch=/tmp/l$SLURM_JOB_ID" not in script.replace("scratch=/tmp/l$SLURM_JOB_ID #", "")
         assert f"--output={plan.folder}/slurm-" in script

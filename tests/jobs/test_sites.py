@@ -139,3 +139,13 @@ def test_a_run_whose_state_is_not_saved_names_no_folder_for_it() -> None:
     choices = Choices(engine="upstream")
     plan = plan_stage(without, load_model(stage.model), load_site("leonardo"), Path("/r/x"), choices)
     assert "--checkpoint_state_dir" not in plan.command
+    assert plan.patience == 0  # there is nothing to wait for
+
+
+@pytest.mark.parametrize(("minutes", "grace", "patience"), [(0, 1800, 1710), (60, 900, 810), (10, 300, 210)])
+def test_the_time_to_stop_is_the_stages_but_in_a_short_job(minutes: int, grace: int, patience: int) -> None:
+    """And the site's, at least; of it, what the end by force needs is left."""
+    choices = Choices(engine="upstream", minutes=minutes)
+    stage = load_stage("reproduce")
+    plan = plan_stage(stage, load_model(stage.model), load_site("leonardo"), Path("/r/x"), choices)
+    assert (plan.grace, plan.patience) == (grace, patience)

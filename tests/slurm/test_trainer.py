@@ -6,6 +6,7 @@ there. ``LEONARDO_WARM_START`` names a desk policy to begin with; else one is ma
 
 import json
 import os
+import re
 import subprocess
 import time
 from collections.abc import Callable
@@ -61,7 +62,7 @@ def places() -> tuple[str, ...]:
 def stage(site: Path, tmp_path: Path) -> Callable[..., Path]:
     """Writes a stage of reproduce's form, with its model and its rows; they lie where a site has them."""
 
-    def write(nodes: int, updates: int) -> Path:
+    def write(nodes: int, updates: int, state_every: int = 1) -> Path:
         desk = load_site("desk").upstream
         known = yaml.safe_load(site.read_text())
         flags = {name: value for name, value in desk.flags.items() if name != "num_learners_per_node"}
@@ -81,8 +82,9 @@ def stage(site: Path, tmp_path: Path) -> Callable[..., Path]:
         smoke = load_stage("smoke").upstream
         small |= {
             "name": "reproduce-small", "after": "", "model": str(tmp_path / "model.yaml"), "rows": "data/small",
-            "episode": {}, "job": {"minutes": 30, "tmp": 0.5, "restarts": 2}, "start_within": 900, "stall_after": 300,
-            "upstream": smoke | {"total_episodes": 32 * updates, "checkpoint_state_freq": 1},
+            "episode": {}, "job": {"minutes": 30, "tmp": 0.5, "restarts": 2, "grace": 400},
+            "start_within": 900, "stall_after": 300,
+            "upstream": smoke | {"total_episodes": 32 * updates, "checkpoint_state_freq": state_every},
         }  # fmt: skip
         for criterion in small["criteria"]:
             if criterion["figure"] == "updates":
@@ -149,8 +151,8 @@ def _judged(run: Path, updates: int, starts: int) -> dict[str, Any]:
 def test_a_run_that_is_interrupted_goes_on_from_its_state_and_is_judged(
     stage: Callable[..., Path], site: Path, places: tuple[str, ...]
 ) -> None:
-    """The time limit is near after the first update: the state that was saved is gone on with, and nothing is left."""
-    path = stage(1, 3)
+    """The time limit is near in the second update: its state is saved, though none is due, and no update is lost."""
+    path = stage(1, 5, state_every=1000)
     job, run = _submitted(path, "--site", site, *places)
     deadline = time.monotonic() + 500
     while not read_records(run / STEPS):
@@ -159,11 +161,14 @@ def test_a_run_that_is_interrupted_goes_on_from_its_state_and_is_judged(
     subprocess.run(["scancel", "--batch", "--signal=USR1", job], check=True)
     (state,) = wait_for(job, ended, 500)
     assert (state.name, state.exit_code, state.restarts) == ("COMPLETED", 0, 1), _log(run)
-    assert "job: going on from state global_step" in "".join(each.read_text() for each in run.glob("slurm-*.log"))
+    whole = "".join(each.read_text() for each in run.glob("slurm-*.log"))
+    saved = re.search(r"leonardo: asked to stop: the state of step (\d) is saved", whole)
+    assert saved and "job: going on from state global_step" in whole, _log(run)
+    assert f"Resuming training from step {int(saved[1]) + 1}\n" in whole, _log(run)
     assert not _left_over(run)
     left = subprocess.run(["srun", "-A", "project", "-w", state.nodes, "ls", "-A", "/tmp/node"], capture_output=True)
     assert left.stdout == b""
-    _judged(run, 3, starts=2)
+    _judged(run, 5, starts=2)
 
 
 def test_learner_and_engine_on_two_nodes(stage: Callable[..., Path], site: Path, places: tuple[str, ...]) -> None:

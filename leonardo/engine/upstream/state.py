@@ -2,9 +2,9 @@
 
 A state is one of DeepSpeed's folders ``global_step<n>``, beside ``latest``, which names one.
 
-The trainer goes on from what ``latest`` names. Where a save was interrupted, upstream takes the folder with the most
-files, which may be the one that is not whole, and ends if there is none. Nothing that was saved is removed here: what
-stands in the way is renamed.
+The trainer goes on from what ``latest`` names. The first rank writes it when its own part is saved, whatever becomes of
+the others'. Where a save was interrupted, upstream takes the folder with the most files, which may be the one that is not
+whole, and ends if there is none. Nothing that was saved is removed here: what stands in the way is renamed.
 """
 
 import re
@@ -26,20 +26,23 @@ _ASIDE = "set-aside-"
 def mend_state(folder: Path) -> Iterator[str]:
     """Leave in ``folder`` what the trainer can go on from, and yield a line for each thing that is done about it.
 
-    Folders after the one that ``latest`` names are set aside: the save was interrupted. Where ``latest`` names none, it
-    is written anew for the newest state that is whole; where none is, the whole folder is set aside, since upstream
-    wants no folder where there is no state. What is set aside lies beside ``folder``, until something else is.
+    Folders after the one that ``latest`` names are set aside: the save was interrupted. Where ``latest`` names none, or
+    one that is not whole while an earlier one is, it is written anew for the newest state that is whole; where it names
+    none and none is, the whole folder is set aside, since upstream wants no folder where there is no state. What is set
+    aside lies beside ``folder``, until something else is.
     """
     if not folder.is_dir():
         return
     saved = {path.name: path for path in sorted(folder.glob("global_step*"), key=_step) if _is_one(path)}
     named, earlier = _latest(folder), set(folder.parent.glob(f"{_ASIDE}*"))
-    if named not in saved:
-        wrong = f"names {named[:40]!r}, which is not there" if named else "cannot be read"
+    whole = _whole(list(saved.values()), (folder / LATEST).exists())
+    spoilt = named in saved and named not in whole and bool(whole) and _step(saved[whole[-1]]) < _step(saved[named])
+    if named not in saved or spoilt:
+        wrong = f"names {named[:40]!r}, which is not {'whole' if spoilt else 'there'}" if named else "cannot be read"
         if (folder / LATEST).is_dir():
             wrong = f"is a folder, set aside as {_set_aside(folder / LATEST, earlier, folder.parent)}"
             folder.joinpath(LATEST).touch()  # something had been written in its name
-        named = _newest_whole(list(saved.values()), (folder / LATEST).exists())
+        named = whole[-1] if whole else ""
         if named:
             write_atomic(folder / LATEST, named)
             yield f"{folder / LATEST} {wrong}: it is written anew, for {named}, the newest state that is whole"
@@ -65,8 +68,8 @@ def saved_state(folder: Path) -> str:
     return named if named and (folder / named).is_dir() else ""
 
 
-def _newest_whole(saved: list[Path], was_named: bool) -> str:
-    """The newest of ``saved``, oldest first, that has its files, as many as another, and each to its end.
+def _whole(saved: list[Path], was_named: bool) -> list[str]:
+    """Those of ``saved``, oldest first, that have their files, as many as another, and each to its end.
 
     How many files a state has is known from another one alone: a single one counts only where something had been
     written in its name, which the trainer does last.
@@ -74,7 +77,7 @@ def _newest_whole(saved: list[Path], was_named: bool) -> str:
     whole = [path for path in saved if _files_are_whole(path)]
     most = max((len(_files(path)) for path in saved), default=0)
     whole = [path for path in whole if len(_files(path)) == most]
-    return whole[-1].name if whole and (len(saved) > 1 or was_named) else ""
+    return [path.name for path in whole] if len(saved) > 1 or was_named else []
 
 
 def _files(state: Path) -> list[Path]:

@@ -93,6 +93,29 @@ def test_a_single_state_counts_where_something_was_written_in_its_name(
     assert (tmp_path / "set-aside-state/global_step5").is_dir() == (not state)
 
 
+@pytest.mark.parametrize("damage", ["cut", "short"])
+def test_a_named_state_that_is_not_whole_gives_way_to_an_earlier_one(tmp_path: Path, damage: str) -> None:
+    """The disk was full for one rank, when the first had saved its part and written the name."""
+    place = tmp_path / "state"
+    file = [save(place, step) / "zero_pp_rank_1_mp_rank_00_optim_states.pt" for step in (2, 9, 10)][-1]
+    (place / "latest").write_text("global_step10")
+    file.write_bytes(file.read_bytes()[:30])
+    if damage == "short":
+        file.unlink()
+    lines = list(mend_state(place))
+    assert saved_state(place) == "global_step9" and "names 'global_step10', which is not whole" in lines[0]
+    assert names(tmp_path) == ["set-aside-global_step10", "state"]
+
+
+def test_a_lone_state_is_kept_though_it_is_not_whole(tmp_path: Path) -> None:
+    """Upstream says what is wrong with it; to begin anew is a person's choice."""
+    place = tmp_path / "state"
+    file = save(place, 5) / "zero_pp_rank_1_mp_rank_00_optim_states.pt"
+    file.write_bytes(b"")
+    (place / "latest").write_text("global_step5")
+    assert list(mend_state(place)) == [] and saved_state(place) == "global_step5"
+
+
 def test_what_is_set_aside_is_bounded(tmp_path: Path) -> None:
     """What an earlier start set aside goes when something else is."""
     place = tmp_path / "state"

@@ -66,15 +66,16 @@ rm -rf -- "$scratch" # an earlier start of this job may have been killed on this
 cd "$project" || fail "$project is not there" 3
 event started
 
-# --- USR1 (the time limit is near, or preemption) and TERM (cancelled, or preempted): the step is told to save. After
-# USR1 the job queues itself again; after TERM it does not: Slurm does that where it preempts, and a person did not ask.
+# --- USR1 (the time limit is near, or preemption) and TERM (cancelled, or preempted): the step is told to save, and which
+# it was: after USR1 there is time. After USR1 the job queues itself again; after TERM it does not: Slurm does that where it
+# preempts, and a person did not ask.
 stopped=
 # shellcheck disable=SC2317,SC2329 # called by the traps
 stop() {
-  [ -z "$stopped" ] || return
+  [ -z "$stopped" ] || [ "$stopped$1" = USR1TERM ] || return
   stopped=$1
   event "told to stop: $1"
-  mkdir -p "$scratch" && : > "$scratch/stop"
+  mkdir -p "$scratch" && echo "$1" > "$scratch/stop"
 }
 trap 'stop USR1' USR1
 trap 'stop TERM' TERM

@@ -15,7 +15,7 @@
 #SBATCH --output=/leonardo_work/project/tmax-leonardo/runs/reproduce-job-20260101T000000/slurm-%j.log
 #SBATCH --open-mode=append
 #SBATCH --requeue
-#SBATCH --signal=B:USR1@300
+#SBATCH --signal=B:USR1@1800
 #SBATCH --kill-on-invalid-dep=yes
 set -uo pipefail
 
@@ -82,15 +82,16 @@ rm -rf -- "$scratch" # an earlier start of this job may have been killed on this
 cd "$project" || fail "$project is not there" 3
 event started
 
-# --- USR1 (the time limit is near, or preemption) and TERM (cancelled, or preempted): the step is told to save. After
-# USR1 the job queues itself again; after TERM it does not: Slurm does that where it preempts, and a person did not ask.
+# --- USR1 (the time limit is near, or preemption) and TERM (cancelled, or preempted): the step is told to save, and which
+# it was: after USR1 there is time. After USR1 the job queues itself again; after TERM it does not: Slurm does that where it
+# preempts, and a person did not ask.
 stopped=
 # shellcheck disable=SC2317,SC2329 # called by the traps
 stop() {
-  [ -z "$stopped" ] || return
+  [ -z "$stopped" ] || [ "$stopped$1" = USR1TERM ] || return
   stopped=$1
   event "told to stop: $1"
-  mkdir -p "$scratch" && : > "$scratch/stop"
+  mkdir -p "$scratch" && echo "$1" > "$scratch/stop"
 }
 trap 'stop USR1' USR1
 trap 'stop TERM' TERM
@@ -135,7 +136,8 @@ srun --ntasks=20 --ntasks-per-node=1 --cpus-per-task=32 --gpus-per-task=4 --cpu-
   ray symmetric-run --address "$address:$port" --min-nodes 20 \
   --include-dashboard=false --num-cpus=52 --num-gpus=4 -- \
   "$python" -m leonardo.jobs.step run "$scratch/stop" "$run/ended$task.json" \
-  --watch "$run/steps.jsonl" 7200 7200 -- \
+  --watch "$run/steps.jsonl" 7200 7200 \
+  --patience 1710 -- \
   /leonardo_work/project/tmax-leonardo/code/.venv-upstream/bin/python /leonardo_work/project/tmax-leonardo/code/upstream/training/open-instruct/open_instruct/grpo_fast.py \
   --active_sampling True --advantage_normalization_type centered \
   --async_steps 4 --attn_implementation flash_2 \
