@@ -152,7 +152,7 @@ def test_a_run_that_is_interrupted_goes_on_from_its_state_and_is_judged(
     stage: Callable[..., Path], site: Path, places: tuple[str, ...]
 ) -> None:
     """The time limit is near in the second update: its state is saved, though none is due, and no update is lost."""
-    path = stage(1, 5, state_every=1000)
+    path = stage(1, 4, state_every=1000)
     job, run = _submitted(path, "--site", site, *places)
     deadline = time.monotonic() + 500
     while not read_records(run / STEPS):
@@ -164,11 +164,12 @@ def test_a_run_that_is_interrupted_goes_on_from_its_state_and_is_judged(
     whole = "".join(each.read_text() for each in run.glob("slurm-*.log"))
     saved = re.search(r"leonardo: asked to stop: the state of step (\d) is saved", whole)
     assert saved and "job: going on from state global_step" in whole, _log(run)
-    assert f"Resuming training from step {int(saved[1]) + 1}\n" in whole, _log(run)
+    # its weights were never handed over: had it been made again, they would have been
+    assert [each.step for each in read_records(run / STEPS) if each.weights_agree is None] == [int(saved[1])]
     assert not _left_over(run)
     left = subprocess.run(["srun", "-A", "project", "-w", state.nodes, "ls", "-A", "/tmp/node"], capture_output=True)
     assert left.stdout == b""
-    _judged(run, 5, starts=2)
+    _judged(run, 4, starts=2)
 
 
 def test_learner_and_engine_on_two_nodes(stage: Callable[..., Path], site: Path, places: tuple[str, ...]) -> None:
