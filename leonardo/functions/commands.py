@@ -37,7 +37,7 @@ def check(
             tasks += rows[:: max(1, len(rows) // sample)][:sample] if sample else rows
         bar.start(len(tasks), "checking rows")
         found = check_rows(tasks, checkers, chosen, lambda: bar.advance())
-    table = Table("category", "rows", "references pass", "changed copies pass", "left out")
+    table = Table("category", "rows", "references pass", "changed pass", "left out")
     for entry in found:
         able = entry.rows - len(entry.left_out)
         table.add_row(

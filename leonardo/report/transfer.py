@@ -1,4 +1,4 @@
-"""The page of the transfer study."""
+"""The pages of the transfer study: of a run, and of the runs of several seeds side by side."""
 
 from pathlib import Path
 
@@ -7,6 +7,7 @@ from leonardo.files import write_atomic
 from leonardo.report.engines import shown
 from leonardo.report.jinja import render
 from leonardo.stages.transfer import TransferOutcome, limits_of
+from leonardo.stages.transferseeds import SeedsOutcome
 
 
 def render_transfer(outcome: TransferOutcome) -> Path:
@@ -19,4 +20,11 @@ def render_transfer(outcome: TransferOutcome) -> Path:
         page,
         render("transfer.html.j2", filters, outcome=outcome, categories=categories, limits=limits_of(outcome.stage)),
     )
+    return page
+
+
+def render_seeds(outcome: SeedsOutcome, page: Path) -> Path:
+    """Write the page of a study over its seeds. Returns its path."""
+    filters = {"percent": percent, "points": points, "interval_points": interval_points}
+    write_atomic(page, render("transfer-seeds.html.j2", filters, outcome=outcome, limits=limits_of(outcome.stage)))
     return page

@@ -1,12 +1,12 @@
 """``leonardo transfer`` and ``leonardo card``."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from leonardo.offline import stay_local
-from leonardo.options import DriverName, Out, RunsOfOne, Seed, SiteName
+from leonardo.options import DriverName, Out, RunsOfOne, SiteName
 
 
 def add_commands(app: typer.Typer) -> None:
@@ -17,7 +17,7 @@ def add_commands(app: typer.Typer) -> None:
 
 def transfer(
     name: Annotated[str, typer.Option("--stage", help="The stage, or a .yaml file.")] = "transfer",
-    seed: Seed = 1,
+    seed: Annotated[int | None, typer.Option(min=0, help="In place of the stage's; governs all but the rule.")] = None,
     site: SiteName = "desk",
     driver: DriverName = "auto",
     out: Out = Path("out"),
@@ -25,17 +25,27 @@ def transfer(
 ) -> None:
     """What training on terminal tasks does to function calling, and the other way round. Goes on where it was."""
     stay_local()
-    from leonardo.report.transfer import render_transfer
+    from leonardo.report.transfer import render_seeds, render_transfer
     from leonardo.stages.transfer import run_transfer
+    from leonardo.stages.transferfile import load_transfer
+    from leonardo.stages.transferseeds import run_seeds
     from leonardo.stages.verdicts import show
     from leonardo.tables import open_console
 
     console = open_console()
-    outcome = run_transfer(
-        name, seed=seed, site=site, driver_name=driver, runs=runs, out_path=out / "transfer.json", console=console
-    )
-    show(outcome.findings, console)
-    typer.echo(f"report: {render_transfer(outcome)}")
+    where: dict[str, Any] = {"site": site, "driver_name": driver, "runs": runs}
+    where |= {"out_path": out / "transfer.json", "console": console}
+    seeds = load_transfer(name).seeds if seed is None else (seed,)
+    if len(seeds) == 1:
+        outcome = run_transfer(name, seed=seeds[0], **where)
+        show(outcome.findings, console)
+        page = render_transfer(outcome)
+    else:
+        outcome = run_seeds(name, **where)
+        for each in outcome.outcomes:
+            typer.echo(f"report: {render_transfer(each)}")
+        page = render_seeds(outcome, out / "transfer.html")
+    typer.echo(f"report: {page}")
     typer.echo(f"{'ok' if outcome.ok else 'NOT OK'}: {outcome.sentence}")
     raise typer.Exit(0 if outcome.ok else 1)
 

@@ -5,7 +5,7 @@ its last checkpoint, and a cell that is there, of the same weights, tasks, seeds
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -63,7 +63,10 @@ def limits_of(stage: Transfer) -> tuple[str, ...]:
             f"{', '.join(stage.functions.categories)} whose prompt has at most {stage.functions.prompt_tokens} tokens, "
             "and of these some were seen in the warm start, with answers right and mistaken."
         )
-    return (about, "How much of a difference is this training run's luck: there is one seed a cell.")
+    luck = "How much of a difference is this training run's luck: there is one seed a cell."
+    if len(stage.seeds) > 1:
+        luck = f"How much of a difference is one training run's luck, but by a spread over {len(stage.seeds)} seeds."
+    return (about, luck)
 
 
 @dataclass(frozen=True)
@@ -76,17 +79,29 @@ class TransferOutcome:
     matrix: Matrix
     findings: list[Finding]
     run_folder: Path
+    pins: dict[str, Any]
+    site: str
 
 
 def run_transfer(
-    name: str | Path, *, seed: int, site: str | Path, driver_name: str, runs: Path, out_path: Path, console: Console
+    name: str | Path,
+    *,
+    seed: int,
+    site: str | Path,
+    driver_name: str,
+    runs: Path,
+    out_path: Path,
+    console: Console,
+    to_come: Sequence[int] = (),
 ) -> TransferOutcome:
-    """Run the study, or what of it is not there yet. Writes ``out_path`` and an entry of the ledger.
+    """Run the study with a seed, or what of it is not there yet. Writes ``out_path`` and an entry of the ledger.
+
+    ``to_come`` are seeds with which it is run afterwards: there has to be room for these runs, too.
 
     Raises InputError, InfrastructureError where it cannot be run here, or another process works on it.
     """
     with ExitStack() as held:
-        return _run(name, seed, site, driver_name, runs, out_path, console, held)
+        return _run(name, seed, site, driver_name, runs, out_path, console, to_come, held)
 
 
 def _run(
@@ -97,6 +112,7 @@ def _run(
     runs: Path,
     out_path: Path,
     console: Console,
+    to_come: Sequence[int],
     held: ExitStack,
 ) -> TransferOutcome:
     """``held`` gets the run folder's lock, which lasts until the ledger has its entry."""
@@ -109,16 +125,15 @@ def _run(
         for folder in (runs, out_path.parent, settings.cache):
             require_writable(folder)
         evidence.require_whole(runs / evidence.LEDGER)
-        decides = [
-            plain(stage),
-            [plain(load_model(model)) for model in stage.models],
-            seed,
-            choice.driver.name,
-            package,
+        of_file = {name: value for name, value in plain(stage).items() if name != "seeds"}
+        models = [plain(load_model(model)) for model in stage.models]
+        folders = [
+            runs / f"transfer-seed{each}-{digest_of([of_file, models, each, choice.driver.name, package])[:12]}"
+            for each in (seed, *to_come)
         ]
-        run_folder = runs / f"transfer-seed{seed}-{digest_of(decides)[:12]}"
+        run_folder = folders[0]
         held.enter_context(alone_in(run_folder))
-        require_room_for(stage, parameters, run_folder, settings)
+        require_room_for(stage, parameters, folders, settings)
         rows = function_rows(stage, seed, settings, checkers)
         recipe = Recipe(stage.corpus_sizes(), seed, settings, choice, run_folder, console)
         recipe.prepare("prepare")
@@ -156,7 +171,7 @@ def _run(
             records=evidence.record_files(runs, _records(run_folder)),
         ),
     )
-    return TransferOutcome(ok, sentence, stage, matrix, findings, run_folder)
+    return TransferOutcome(ok, sentence, stage, matrix, findings, run_folder, pins, settings.name)
 
 
 class _Study:

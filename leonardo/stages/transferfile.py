@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
@@ -72,6 +72,7 @@ class Transfer(Stage):
         question: that was asked before any run.
         rule: what an interval is called.
         models: of ``launch/models``; the first is the control's.
+        seeds: of the runs; each governs a run of its own.
         functions: the function-calling corpus.
         warm_start_here: settings of the warm start that this study has over the models' own.
         listing: how the models' chat templates show tools; ``brief`` gives no types and no descriptions.
@@ -84,6 +85,7 @@ class Transfer(Stage):
     question: str
     rule: DirectionRule
     models: tuple[str, ...] = Field(min_length=1)
+    seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field(default=(1,), min_length=1)
     functions: Functions = Functions()
     warm_start_here: dict[str, Any] = Field(default_factory=dict)
     listing: Listing = "brief"
@@ -91,12 +93,12 @@ class Transfer(Stage):
     gate: tuple[Criterion, ...]
     control: Control
 
-    @field_validator("models")
+    @field_validator("models", "seeds")
     @classmethod
-    def _each_once(cls, models: tuple[str, ...]) -> tuple[str, ...]:
-        if len(set(models)) < len(models):
-            raise ValueError("a model is named twice")
-        return models
+    def _each_once(cls, given: tuple[Any, ...]) -> tuple[Any, ...]:
+        if len(set(given)) < len(given):
+            raise ValueError("one is named twice")
+        return given
 
     @field_validator("gate")
     @classmethod

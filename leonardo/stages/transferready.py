@@ -41,21 +41,28 @@ def require_startable(stage: Transfer, site: Site) -> dict[str, int]:
     return parameters
 
 
-def require_room_for(stage: Transfer, parameters: Mapping[str, int], run_folder: Path, site: Site) -> None:
+def require_room_for(stage: Transfer, parameters: Mapping[str, int], run_folders: Sequence[Path], site: Site) -> None:
     """Raise InputError where policies and checkpoints that are still to be written do not fit on the disk."""
+    models = enumerate(parameters.items())
+    whole = sum(_trained_bytes(stage, name, count, first=number == 0) for number, (name, count) in models)
     trained = warm = 0.0
-    for number, (name, count) in enumerate(parameters.items()):
-        of_model = stage.with_model(load_model(name))
-        learners = [learner_of(stage, of_model, kind) for kind in KINDS]
-        if number == 0:
-            learners.append(learner_of(stage, of_model, stage.control.kind, stage.control.desk))
-        for learner in learners:
-            kept = KEPT + 1 if learner.checkpoint_every else 0  # a third while it is written
-            trained += count * (_WEIGHTS + kept * _CHECKPOINT)
-        if not (run_folder / name).is_dir():  # else it was trained from its warm start already
-            warm += count * _WEIGHTS
-    there = sum(file.stat().st_size for file in run_folder.rglob("*") if file.is_file())
-    require_room({run_folder: max(0.0, trained - there), site.cache: warm}, f"the study {stage.name}")
+    for folder in run_folders:
+        trained += max(0.0, whole - sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()))
+        # a model that has a folder was trained from its warm start already
+        warm += sum(
+            count * _WEIGHTS for name, count in parameters.items() if not (folder / load_model(name).name).is_dir()
+        )
+    require_room({run_folders[0]: trained, site.cache: warm}, f"the study {stage.name}")
+
+
+def _trained_bytes(stage: Transfer, name: str, parameters: int, *, first: bool) -> float:
+    """What the trainings of a model leave; the first model has the control, too."""
+    of_model = stage.with_model(load_model(name))
+    learners = [learner_of(stage, of_model, kind) for kind in KINDS]
+    if first:
+        learners.append(learner_of(stage, of_model, stage.control.kind, stage.control.desk))
+    kept = [KEPT + 1 if learner.checkpoint_every else 0 for learner in learners]  # one more while it is written
+    return parameters * sum(_WEIGHTS + count * _CHECKPOINT for count in kept)
 
 
 def _parameters(stage: Transfer, name: str, site: Site) -> int:

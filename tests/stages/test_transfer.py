@@ -14,11 +14,12 @@ from leonardo.errors import InputError
 from leonardo.evaluation import EvaluationRecord, TaskResult, compare
 from leonardo.functions.checkers import package_folder
 from leonardo.gates.criteria import Finding, apply
-from leonardo.report.transfer import render_transfer
+from leonardo.report.transfer import render_seeds, render_transfer
 from leonardo.settings import LAUNCH
-from leonardo.stages.transfer import ROWS_FILE, _is_trained, limits_of, run_transfer
+from leonardo.stages.transfer import ROWS_FILE, TransferOutcome, _is_trained, limits_of, run_transfer
 from leonardo.stages.transferfile import JUDGED, KINDS, Transfer, load_transfer
 from leonardo.stages.transfermatrix import BASE, CONTROL, Effect, Matrix
+from leonardo.stages.transferseeds import figures_of, put_together, run_seeds
 
 STAGE = LAUNCH / "studies/transfer.yaml"
 
@@ -101,6 +102,9 @@ def test_a_control_that_gains_and_a_training_without_signal_show() -> None:
         ({"rule": {"pairs": 40}}, "rule.reason"),
         ({"attempts": 0}, "attempts: .*greater than or equal to 1"),
         ({"models": ["desk", "desk"]}, "models: .*named twice"),
+        ({"seeds": [1, 2, 1]}, "seeds: .*named twice"),
+        ({"seeds": []}, "seeds: "),
+        ({"seeds": [-1]}, "seeds"),
         ({"name": "a/b"}, "name is 'a/b'"),
         ({"name": "a\nb"}, "name is 'a.+nb'"),
         ({"functions": {"source": "bfcl", "categories": ["simple"]}}, "no category simple"),
@@ -124,6 +128,29 @@ def test_a_study_of_one_pretrained_model_and_the_packages_own_rows() -> None:
     assert (figures["cells"], figures["cells_missing"]) == (8, 0)
     assert all(finding.ok for finding in apply(stage.criteria, figures))
     assert "live_simple" in limits_of(stage)[0] and "generated" in limits_of(load_transfer(STAGE))[0]
+
+
+def outcome_of(stage: Transfer, tmp_path: Path, *, gain: int, control_gain: int, ok: bool) -> TransferOutcome:
+    matrix = matrix_of(stage, gain=gain, control_gain=control_gain)
+    return TransferOutcome(ok, f"it {'passes' if ok else 'fails'}.", stage, matrix, [], tmp_path, {"seed": 1}, "desk")
+
+
+def test_over_seeds_a_direction_is_what_every_seed_says(tmp_path: Path) -> None:
+    stage = load_transfer(STAGE).model_copy(update={"seeds": (1, 2)})
+    outcomes = [outcome_of(stage, tmp_path, gain=12, control_gain=0, ok=True)]
+    outcomes.append(outcome_of(stage, tmp_path, gain=24, control_gain=20, ok=False))
+    found = put_together(stage, outcomes)
+    assert (found.ok, found.sentence) == (False, "transfer fails with the seeds 2 of 2.")
+    effects = figures_of(found.cells)
+    own = effects["desk: terminal on terminal"]
+    assert own["differences"] == pytest.approx([0.2, 0.4]) and own["mean"] == pytest.approx(0.3)
+    assert own["spread"] == pytest.approx(0.1 * 2**0.5) and own["direction"] == "credible positive direction"
+    control = effects["desk: control on functions"]
+    assert control["directions"] == ["none shown", "credible positive direction"]
+    assert control["direction"] == "none shown"
+    page = render_seeds(found, tmp_path / "transfer.html").read_text()
+    assert "<td>+30.0</td><td>14.1</td><td>credible positive direction</td>" in page and "seed 2: it fails." in page
+    assert put_together(stage, outcomes[:1] * 2).ok
 
 
 SMALL = {
@@ -200,6 +227,32 @@ def test_finished_cells_are_not_run_again(tmp_path: Path, site: Path) -> None:
         assert again.matrix.figures(again.stage)["effects"] == first.matrix.figures(first.stage)["effects"]
         found = evidence.check(tmp_path / "runs" / evidence.LEDGER)
         assert bool(found.faults) == bool(changed), "a cell that was made again is not the one that was entered"
+
+
+@pytest.mark.slow
+def test_several_seeds_are_runs_of_their_own_and_go_on_cell_by_cell(tmp_path: Path, site: Path) -> None:
+    small = SMALL | {"functions": {"train": 8, "held_out": 4, "demonstrations": 40}, "seeds": [1, 2]}
+    stage = tmp_path / "transfer.yaml"
+    stage.write_text(yaml.safe_dump(yaml.safe_load(STAGE.read_text()) | small))
+
+    def run(*ran: int):
+        found = run_seeds(
+            stage, site=site, driver_name="auto", runs=tmp_path / "runs", out_path=tmp_path / "out/transfer.json",
+            console=Console(quiet=True),
+        )  # fmt: skip
+        verdicts = [json.loads((tmp_path / f"out/transfer-seed{seed}.json").read_text()) for seed in (1, 2)]
+        assert tuple(verdict["figures"]["cells_run"] for verdict in verdicts) == ran
+        return found
+
+    first = run(8, 8)
+    assert len({outcome.run_folder for outcome in first.outcomes}) == 2
+    (first.outcomes[1].run_folder / "evaluation-desk-terminal-functions.json").unlink()
+    again = run(0, 1)
+    assert figures_of(again.cells) == figures_of(first.cells)
+    assert json.loads((tmp_path / "out/transfer.json").read_text())["pins"]["seed"] == [1, 2]
+    names = [entry.name for entry in evidence.read(tmp_path / "runs" / evidence.LEDGER)]
+    assert names == ["transfer", "transfer", "transfer-seeds"] * 2
+    assert len(evidence.read(tmp_path / "runs" / evidence.LEDGER)[-1].records) == 12
 
 
 def test_a_training_counts_with_all_of_its_steps(tmp_path: Path) -> None:

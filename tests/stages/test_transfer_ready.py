@@ -63,9 +63,9 @@ def test_a_pretrained_model_is_read_and_its_checkpoints_need_room(tmp_path: Path
     except InputError as error:
         pytest.skip(str(error))  # no package here
     assert parameters[study.models[1]] == sum(weight.numel() for weight in model.parameters())
-    require_room_for(study, parameters, tmp_path / "runs/x", site)
+    require_room_for(study, parameters, [tmp_path / "runs/x"], site)
     with pytest.raises(InputError, match="left by the file system, and the study transfer needs"):
-        require_room_for(study, parameters | {study.models[2]: 10**15}, tmp_path / "runs/x", site)
+        require_room_for(study, parameters | {study.models[2]: 10**15}, [tmp_path / "runs/x"], site)
     (tmp_path / "cache/models/second/model.safetensors").unlink()
     with pytest.raises(InputError, match=r"the model in .* is not whole: it lacks weights"):
         require_startable(study, site)
