@@ -137,7 +137,7 @@ bfcl: setup ## The function-calling rows and checkers (bfcl-eval, locked) into .
 
 .PHONY: transfer
 transfer: bfcl ## The transfer study: terminal against function calling, both directions, two families; goes on where it was
-	@$(LEONARDO) transfer $(if $(filter file,$(origin SEED)),,--seed $(SEED)) --site $(SITE) --driver $(DRIVER)
+	@$(LEONARDO) transfer $(if $(filter file,$(origin SEED)),,--seed $(SEED) )--site $(SITE) --driver $(DRIVER)
 
 functions: bfcl ## Function calling: the package's references pass and changed copies do not; the split and its leaks
 	@$(LEONARDO) functions check
