@@ -85,13 +85,15 @@ def unbundle_command(
     shared = cluster_of(settings).roots.shared
     if "$" in str(shared):
         raise InputError(f"shared of the site is {shared}, which is not set here", "Set the variable")
-    files = carry.verify(source)
-    typer.echo(f"{source}: {len(files)} files are as they were made")
-    carry.place(source, shared, files, typer.echo)
-    if "upstream.tar" in files:
-        _unpack_upstream(source / "upstream.tar", upstream)
-    if "assets.tar" in files:
-        _unbundle_assets(source / "assets.tar", site, driver)
+    require_writable(shared)
+    with alone_in(shared):
+        files = carry.verify(source)
+        typer.echo(f"{source}: {len(files)} files are as they were made")
+        carry.place(source, shared, files, typer.echo)
+        if "upstream.tar" in files:
+            _unpack_upstream(source / "upstream.tar", upstream)
+        if "assets.tar" in files:
+            _unbundle_assets(source / "assets.tar", site, driver)
     if "wheels" in {name.split("/")[0] for name in files}:
         typer.echo(f"then: make upstream-env WHEELS={shared / 'wheels'} VARIANT=cuda")
 

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from leonardo.assets.store import AssetStore
 from leonardo.cli import app
 from leonardo.errors import InputError
-from leonardo.holding import AT_WORK
+from leonardo.holding import AT_WORK, alone_in
 from leonardo.jobs import carry
 from leonardo.jobs.offline import model_findings
 from leonardo.rollout.episodes import EpisodeSettings
@@ -312,6 +312,9 @@ def test_a_carried_model_lies_where_every_stage_looks(
     place = tmp_path / "shared/models/SmolLM2-135M-Instruct"
     assert "hub" in caught.value.what and str(place) in caught.value.what and "\n" not in str(caught.value)
     shutil.rmtree(bundle)
+    with alone_in(tmp_path / "shared"):  # another unbundles there
+        done = CliRunner().invoke(app, ["launch", "unbundle", str(bundle), "--site", str(there)])
+    assert done.exit_code == 2 and "another process works there" in done.stderr and len(done.stderr.splitlines()) == 1
     bundle_command(bundle, model_folder=[f"smollm2={tmp_path / 'model'}"], upstream=tmp_path / "none")
     unbundle_command(bundle, site=str(there), upstream=tmp_path / "none")
     assert pretrained(model, site) == place
