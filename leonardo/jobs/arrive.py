@@ -1,4 +1,5 @@
-"""What each node of a job is asked before any work: is all there that the job needs, offline? Then makes scratch.
+"""What each node of a job is asked before any work: is all there that the job needs, offline? Then makes scratch, and
+removes that of jobs that have ended: one that is cancelled is given no further step to do it on all nodes.
 
 Usage, by the job's script: ``python -m leonardo.jobs.arrive JOB.json SCRATCH [sandboxes]``, the last on nodes for
 sandboxes alone. One line for each thing that is missing; exit code 2 where something is, 3 where the node itself falls
@@ -14,11 +15,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from leonardo.errors import InputError
+from leonardo.errors import InfrastructureError, InputError
 from leonardo.hooks.paths import LONGEST_SCRATCH
+from leonardo.jobs import slurm
 from leonardo.jobs.folder import read_plan
 
 _GIB = 1 << 30
+
+_MARK = ".leonardo-job"
+"""A file in a job's scratch: no other folder that is called like one is taken for it."""
 
 
 def missing(plan: dict[str, Any]) -> Iterator[str]:
@@ -38,6 +43,7 @@ def shortcomings(asked: dict[str, Any], scratch: Path) -> Iterator[str]:
         return
     try:
         scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (scratch / _MARK).touch()
     except OSError as error:
         yield f"{scratch} cannot be made ({error.strerror})"
         return
@@ -48,6 +54,28 @@ def shortcomings(asked: dict[str, Any], scratch: Path) -> Iterator[str]:
         count = len([entry for entry in seen.split(",") if entry])
         if count < wanted:
             yield f"{count} GPUs are visible, the job needs {wanted}"
+
+
+def leftovers(scratch: Path) -> Iterator[Path]:
+    """Scratch of this user's jobs on this node that have ended, beside the one of this job."""
+    found = [path for path in scratch.parent.glob("l*") if path != scratch and _is_scratch(path)]
+    try:
+        alive = slurm.alive() if found else set()  # asked after they were seen: what begins meanwhile is not among them
+    except (InputError, InfrastructureError):  # nobody says which have ended
+        return
+    yield from (path for path in found if path.name.removeprefix("l") not in alive)
+
+
+def _is_scratch(path: Path) -> bool:
+    try:
+        return (
+            path.name.removeprefix("l").isdecimal()
+            and path.lstat().st_uid == os.getuid()
+            and not path.is_symlink()
+            and (path / _MARK).is_file()
+        )
+    except OSError:  # it is gone
+        return False
 
 
 def _make_ready(run: Path) -> None:
@@ -90,6 +118,9 @@ def _checked(arguments: list[str], scratch: Path) -> int:
     if plan.get("ray"):
         _make_ready(Path(plan["folder"]))
     asked = (plan.get("sandboxes") if arguments[2:] == ["sandboxes"] else None) or plan["resources"]
+    for path in leftovers(scratch):
+        shutil.rmtree(path, ignore_errors=True)
+        print(f"{socket.gethostname()}: {path} was left by a job that has ended; removed", flush=True)
     lacking, short = list(missing(plan)), list(shortcomings(asked, scratch))
     for line in (*lacking, *short):
         print(f"{socket.gethostname()}: {line}", file=sys.stderr)

@@ -147,6 +147,16 @@ def queued(script: Path) -> list[str]:
     return sorted({re.split(r"[_+]", job.strip())[0] for job, _, command in pairs if command.strip() == str(script)})
 
 
+def alive() -> set[str]:
+    """Ids of this user's jobs that wait, run or are ending, as their scripts know them: each task of an array its own.
+
+    Raises:
+        InputError, InfrastructureError: Slurm cannot be asked.
+    """
+    done = _call(["squeue", "--noheader", f"--user={_user()}", "--format=%A"])
+    return set(done.stdout.split())
+
+
 def require_waitable(jobs: Sequence[str]) -> None:
     """Jobs that another is to wait for may end well yet, or did: Slurm itself takes any number.
 

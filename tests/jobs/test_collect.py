@@ -4,8 +4,9 @@ import errno
 import json
 import os
 import shutil
+import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from leonardo.errors import InputError
 from leonardo.evidence import Evidence, append, read
 from leonardo.gates.steps import append_record
 from leonardo.jobs import slurm
+from leonardo.jobs.arrive import leftovers, shortcomings
 from leonardo.jobs.arrive import main as arrive
 from leonardo.jobs.check import _folder
 from leonardo.jobs.collect import collect
@@ -265,6 +267,27 @@ def test_a_job_that_was_never_queued_can_be_let_go_without_a_scheduler(job: Path
     assert [finding.id for finding in _folder(job)] == ["run.lock"]
     (job / "lock.json").unlink()
     assert list(_folder(job)) == []
+
+
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A place whose path is short enough for a job's scratch."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        yield Path(folder)
+
+
+def test_scratch_of_jobs_that_have_ended_is_left_over(short: Path, programs: Programs) -> None:
+    """By Slurm's word alone; what is no job's, or another's, is not touched."""
+    for name in ("l1", "l2", "l3", "l4", "lx"):
+        assert not list(shortcomings({}, short / name))
+    (short / "l6").mkdir()
+    (short / "l7").symlink_to("l1")
+    programs(squeue="echo 2; echo 3")
+    assert sorted(path.name for path in leftovers(short / "l3")) == ["l1", "l4"]
+    os.chown(short / "l4", 12345, -1) if os.getuid() == 0 else shutil.rmtree(short / "l4")
+    assert [path.name for path in leftovers(short / "l3")] == ["l1"]
+    programs(squeue=AWAY)
+    assert not list(leftovers(short / "l3"))
 
 
 @pytest.mark.parametrize(("ends", "words"), [(("FAILED",), "failed"), (("COMPLETED", "CANCELLED"), "cancelled")])

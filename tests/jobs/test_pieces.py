@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -140,7 +141,7 @@ def test_arrival(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     try:
         space, gpus = shortcomings(plan["resources"], scratch)
     finally:
-        scratch.rmdir()
+        shutil.rmtree(scratch)
     assert "the job needs 1e+09" in space and gpus == "2 GPUs are visible, the job needs 4"
 
 

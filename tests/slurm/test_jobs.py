@@ -168,6 +168,32 @@ exec {sys.executable} "$@"
     until(lambda: not any((node / f"l{job}").exists() for node in nodes))
 
 
+def test_a_ready_node_of_a_cancelled_job_is_tidied_by_the_next(count: Count, tmp_path: Path) -> None:
+    """It is given no step to remove its scratch, while the other is still checked; the next job there does."""
+    slow = tmp_path / "python"
+    slow.write_text(f"""#!/bin/bash
+{sys.executable} "$@" || exit
+[[ "$*" != *leonardo.jobs.arrive* || $SLURM_PROCID != 0 ]] || exec sleep 60
+""")
+    slow.chmod(0o755)
+    plan = count(5, name="cancelled")
+    plan = replace(plan, python=slow, resources=replace(plan.resources, nodes=2))
+    job = queue(plan)
+    wait_for(job, running)
+    nodes = [Path("/proc", str(each.pid), "root/tmp/node") for each in psutil.process_iter() if each.name() == "slurmd"]
+    until(lambda: all((node / f"l{job}").exists() for node in nodes))
+    time.sleep(1)  # the second node's check ends
+    (nodes[1] / "l99999").mkdir()  # somebody's own
+    slurm.cancel(job)
+    wait_for(job, ended)
+    until(lambda: events_of(plan)[-1] == "ended")
+    assert any((node / f"l{job}").exists() for node in nodes)
+    plan = count(1, name="next")
+    wait_for(queue(replace(plan, resources=replace(plan.resources, nodes=2))), ended)
+    assert [path.name for node in nodes for path in node.glob("l*")] == ["l99999"]
+    assert f"l{job} was left by a job that has ended; removed" in next(plan.folder.glob("slurm-*.log")).read_text()
+
+
 def test_set_up_that_fails(count: Count) -> None:
     """What its lines set stays; the first that fails ends the job with 3 and is named."""
     lines = (
