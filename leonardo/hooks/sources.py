@@ -5,13 +5,13 @@ with the places where it was looked for.
 """
 
 import functools
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from leonardo.errors import InputError
+from leonardo.files import read_json
 from leonardo.hooks.paths import SCRATCH
 
 _FILE_KINDS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv"}
@@ -136,7 +136,7 @@ def name_with_family(model: str) -> str:
     config = Path(model, "config.json")
     if not config.is_file():
         return model
-    settings = json.loads(config.read_text(encoding="utf-8"))
+    settings = read_json(config)
     is_composite = settings.get("model_type", "").startswith("qwen3_5") and "text_config" in settings
     return f"{model} (qwen3.5)" if is_composite else model
 
@@ -170,13 +170,21 @@ def _in_cache(name: str, revision: str | None, kind: str) -> tuple[Path | None, 
     return (None, "") if interrupted and not offline() else (folder, "")
 
 
+def shards_of(index: Path) -> list[str]:
+    """The files of weights that an index of them names, sorted. Raises InputError where it is no such index."""
+    found = read_json(index)
+    names = found.get("weight_map") if isinstance(found, dict) else None
+    if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
+        raise InputError(f"{index} is no index of weights", "Bring the model again")
+    return sorted(set(names.values()))
+
+
 def _lacking(folder: Path, kind: str) -> str:
     """What a folder lacks of a model, as far as it says itself."""
     if kind != "model":
         return ""
     for index in folder.glob("*.index.json"):
-        shards = set(json.loads(index.read_text(encoding="utf-8")).get("weight_map", {}).values())
-        if absent := sorted(shard for shard in shards if not (folder / shard).is_file()):
+        if absent := [shard for shard in shards_of(index) if not (folder / shard).is_file()]:
             return absent[0] + (f" and {len(absent) - 1} more" if absent[1:] else "")
     if not (folder / "config.json").is_file():
         return "config.json"

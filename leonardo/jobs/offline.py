@@ -6,6 +6,7 @@ from pathlib import Path
 
 from leonardo.errors import InputError
 from leonardo.files import read_json
+from leonardo.hooks.sources import shards_of
 from leonardo.jobs.findings import Finding
 
 PIN = "pin.json"
@@ -33,8 +34,11 @@ def model_findings(folder: Path, name: str, revision: str) -> Iterator[Finding]:
         yield Finding("offline.model", f"model {name}: {folder} has no tokenizer", _BRING)
     index = folder / "model.safetensors.index.json"
     if index.is_file():
-        shards = sorted(set(read_json(index)["weight_map"].values()))
-        gone = [shard for shard in shards if not (folder / shard).is_file()]
+        try:
+            gone = [shard for shard in shards_of(index) if not (folder / shard).is_file()]
+        except InputError as error:
+            yield Finding("offline.model", f"model {name}: {error.what}", _BRING)
+            return
         if gone:
             yield Finding("offline.model", f"model {name}: {folder / gone[0]} is not there", _BRING)
     elif not any(folder.glob("*.safetensors")):

@@ -11,6 +11,7 @@ from huggingface_hub.errors import LocalEntryNotFoundError
 
 from leonardo.errors import InputError
 from leonardo.hooks import sources
+from leonardo.jobs.offline import model_findings
 
 REVISION = "0" * 40
 
@@ -105,6 +106,16 @@ def test_part_offline_is_named(off: Path) -> None:
     put(off, "org/model", SHARDED)
     with pytest.raises(InputError, match=r"lacks 2\.safetensors"):
         sources.find("org/model")
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"weight_map": ["1.safetensors"]}', '{"weight_map": {"a": 1}}'])
+def test_a_damaged_index_is_named(off: Path, text: str) -> None:
+    snapshot = put(off, "org/model", SHARDED | {"model.safetensors.index.json": text})
+    with pytest.raises(InputError, match=r"index\.json is (no index of weights|not JSON)"):
+        sources.find("org/model")
+    (snapshot / "tokenizer.json").touch()
+    (finding,) = model_findings(snapshot, "small", "")
+    assert finding.id == "offline.model" and "index.json is no" in finding.what
 
 
 def test_names_in_settings_become_folders(off: Path) -> None:
