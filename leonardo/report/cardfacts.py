@@ -15,7 +15,7 @@ from leonardo.evaluation import Comparison, EvaluationRecord, RunFacts, compare,
 from leonardo.evaluation.compare import differences
 from leonardo.evaluation.records import FamilyComparison
 from leonardo.evaluation.verdict import MINIMUM_PAIRS, percent
-from leonardo.files import flat, read_json
+from leonardo.files import digest_of, flat, read_json
 from leonardo.gates.signal import signal_figures
 from leonardo.gates.steps import StepRecord, read_records
 from leonardo.report.claims import left_open_by_machine, left_open_by_steps, proven_by_steps
@@ -109,7 +109,8 @@ class Card:
         model: its model file, None where the run names none; ``license`` of its base model, "" where that is not known.
         entries: of the ledger, with the run's pins; ``below`` are those that they build on, nearest first.
         measured: evaluations of these weights.
-        settings: of the training, in words; empty where it was not trained. ``tasks``: how many it was trained on.
+        settings: of the training, in words; empty where it was not trained.
+        tasks, tasks_digest: how many it was trained on, and the digest of theirs.
         warm_start: the record of the supervised training before, where it is here.
         shows, limits: in sentences.
         injected: faults that were injected into its training on purpose.
@@ -132,6 +133,7 @@ class Card:
     measured: Sequence[Measured]
     settings: dict[str, Any] = field(default_factory=dict)
     tasks: int = 0
+    tasks_digest: str = ""
     warm_start: dict[str, Any] = field(default_factory=dict)
     shows: Sequence[str] = ()
     limits: Sequence[str] = ()
@@ -189,6 +191,7 @@ def collect(checkpoint: Path, ledger: Path) -> Card:
         measured=_measured(run, place, weights, base),
         settings=_settings(described, facts) if steps else {},
         tasks=len(described.get("tasks", ())),
+        tasks_digest=digest_of(described.get("task_digests", [])),
         warm_start=_described(Path(str(described.get("policy", ""))) / "warm-start.json"),
         injected=sorted({fault for step in steps for fault in step.injected}),
         **_words(facts, steps),

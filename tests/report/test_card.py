@@ -87,7 +87,8 @@ def test_it_says_what_the_records_say(runs: Path) -> None:
     measured = {each["dataset"]["name"]: each["metrics"][0]["value"] for each in data["model-index"][0]["results"]}
     assert measured == {"held-out tasks of study": 0.5, "apart of study": 0.75}
     for words in (
-        "# model (Study, seed 1)", "Qwen3_5ForCausalLM", "`qwen3-xml`", "on 3 tasks", "the base model's: apache-2.0",
+        "# model (Study, seed 1)", "Qwen3_5ForCausalLM", "`qwen3-xml`", "on 3 tasks",
+        "| trained on | 3 tasks `", "the base model's: apache-2.0",
         "- 1,280 training rollouts ran; 0 failed", "| learning rate (AdamW) | 0.002 |", "| prepared states | 3 |",
         "| settings of the stage | `c0ffee` |", "| bases.image:1 | `ba5e` |", "- Anything about large models.",
         "- `study`: **pass**", "entry 4 (the last of 2 that say so)", "- `smoke`: **pass**",
