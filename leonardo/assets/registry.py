@@ -113,7 +113,7 @@ def _build(command: list[str]) -> None:
 
 
 def _reason(log: bytes) -> str:
-    lines = [line.strip() for line in log.decode(errors="replace").splitlines() if line.strip()]
+    lines = [" ".join(line.split()) for line in log.decode(errors="replace").splitlines() if line.strip()]
     return without_hosts(lines[-1])[:300] if lines else "no reason given"
 
 
