@@ -26,7 +26,13 @@ def convert(gguf: Path, folder: Path) -> Path:
     config = AutoConfig.for_model(**settings)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     model.load_state_dict(quantised.state_dict())
-    return write_folder(folder, lambda place: fill_folder(place, model, _tokenizer(gguf)))
+
+    def fill(place: Path) -> None:
+        fill_folder(place, model, _tokenizer(gguf))
+        license_ = GGUFReader(gguf).fields["general.license"].contents()  # else the card of what is trained lacks it
+        (place / "README.md").write_text(f"---\nlicense: {license_}\n---\n", encoding="utf-8")
+
+    return write_folder(folder, fill)
 
 
 def _tokenizer(gguf: Path) -> PreTrainedTokenizerFast:
