@@ -6,7 +6,8 @@ from leonardo.evaluation.verdict import interval_points, percent, points
 from leonardo.files import write_atomic
 from leonardo.report.engines import shown
 from leonardo.report.jinja import render
-from leonardo.stages.transfer import TransferOutcome, limits_of
+from leonardo.stages.transfer import TransferOutcome
+from leonardo.stages.transferfile import limits_of
 from leonardo.stages.transferseeds import SeedsOutcome
 
 

@@ -42,31 +42,12 @@ from leonardo.stages.definition import Model, Stage, load_model
 from leonardo.stages.demo import line_of
 from leonardo.stages.recipe import Recipe, opened, plain
 from leonardo.stages.start import pretrained
-from leonardo.stages.transferfile import KINDS, Kind, Transfer, learner_of, load_transfer
+from leonardo.stages.transferfile import KINDS, Kind, Transfer, learner_of, limits_of, load_transfer
 from leonardo.stages.transfermatrix import BASE, CONTROL, Effect, Matrix
 from leonardo.stages.transferready import require_room_for, require_startable
 from leonardo.stages.transferrows import FunctionRows, function_rows
 
 ROWS_FILE = "function-rows.json"
-
-
-def limits_of(stage: Transfer) -> tuple[str, ...]:
-    """What a run of the study does not show."""
-    if stage.functions.source == "desk":
-        about = (
-            "Anything about the reference models, or about BFCL's own rows: these policies have half a million "
-            "parameters, and their function-calling rows are generated, with BFCL's form and checkers."
-        )
-    else:
-        about = (
-            "Anything about the reference models, or a score on BFCL: of its rows there are those of "
-            f"{', '.join(stage.functions.categories)} whose prompt has at most {stage.functions.prompt_tokens} tokens, "
-            "and of these some were seen in the warm start, with answers right and mistaken."
-        )
-    luck = "How much of a difference is this training run's luck: there is one seed a cell."
-    if len(stage.seeds) > 1:
-        luck = f"How much of a difference is one training run's luck, but by a spread over {len(stage.seeds)} seeds."
-    return (about, luck)
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from leonardo.functions.checkers import package_folder
 from leonardo.gates.criteria import Finding, apply
 from leonardo.report.transfer import render_seeds, render_transfer
 from leonardo.settings import LAUNCH
-from leonardo.stages.transfer import ROWS_FILE, TransferOutcome, _is_trained, limits_of, run_transfer
-from leonardo.stages.transferfile import JUDGED, KINDS, Transfer, load_transfer
+from leonardo.stages.transfer import ROWS_FILE, TransferOutcome, _is_trained, run_transfer
+from leonardo.stages.transferfile import JUDGED, KINDS, Transfer, limits_of, load_transfer
 from leonardo.stages.transfermatrix import BASE, CONTROL, Effect, Matrix
 from leonardo.stages.transferseeds import figures_of, put_together, run_seeds
 
