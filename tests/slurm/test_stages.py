@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -19,7 +20,7 @@ from leonardo.tasks.desk import DeskTask
 from tests.engine.conftest import arms_policy, desk_tasks, untrained
 from tests.jobs.shipped import VARIABLES, plans
 from tests.rootfs import build_root_archive
-from tests.slurm.conftest import SITE, ended, wait_for
+from tests.slurm.conftest import PROJECT, SITE, ended, wait_for
 from tests.stages.test_policies import SMALL, record_of, write_rows
 
 __all__ = ["arms_policy", "desk_tasks"]
@@ -96,6 +97,33 @@ def test_calibration_in_a_job(site: Path, tmp_path: Path) -> None:
         ("job calibrate-small-desk", "pass"),
     ]
     assert json.loads((run / "evidence.json").read_text())["figures"]["steps"] == 2
+
+
+def test_documented_evaluation(site: Path, tmp_path: Path, arms_policy: Path, desk_tasks: list[DeskTask]) -> None:
+    """The lines of docs/evaluation.md as they stand there; only the site is another than the one that they are for."""
+    section = (PROJECT / "docs/evaluation.md").read_text().partition("## In parts, as an array")[2]
+    lines = section.split("```")[1]
+    run = tmp_path / "tmax-leonardo/runs/pilot-desk-seed1-20260101T000000"
+    shutil.copytree(arms_policy, run / "policy")
+    write_rows(run / "held-out.jsonl", 6)
+    other = untrained(desk_tasks)
+    base = save_policy(tmp_path / "base", other.model, other.tokenizer)
+    (run / "run.json").write_text(json.dumps({"base": str(base)}))
+    text = site.read_text().replace(f"{tmp_path}/shared", f"{tmp_path}/tmax-leonardo")
+    site.write_text(text.replace("most_minutes: 60", "most_minutes: 240"))
+    program = tmp_path / "bin/leonardo"
+    program.parent.mkdir()
+    program.write_text(f"""#!/bin/bash
+[ "$1 $2" != "launch evaluate" ] || set -- "$@" --site {site}
+exec {sys.executable} -m leonardo.cli "$@"
+""")
+    program.chmod(0o755)
+    known = {name: value for name, value in os.environ.items() if name != "LEONARDO_CACHE"}
+    known |= {"WORK": str(tmp_path), "PATH": f"{program.parent}:{known['PATH']}", "PYTHONPATH": str(PROJECT)}
+    command = ["bash", "-eu", "-o", "pipefail", "-c", lines]
+    done = subprocess.run(command, capture_output=True, text=True, env=known, cwd=tmp_path)
+    assert "8 completed" in done.stdout and "ok: COMPLETED, exit code 0, 8 starts" in done.stdout, done.stderr
+    assert "trained: " in done.stdout and (tmp_path / "out/evaluate.json").is_file(), done.stderr
 
 
 def test_evaluation_in_an_array(site: Path, tmp_path: Path, arms_policy: Path, desk_tasks: list[DeskTask]) -> None:
