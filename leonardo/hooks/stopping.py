@@ -39,6 +39,7 @@ def end_if_saved(args: Any, step: int) -> None:
 
 
 def _asked(args: Any, step: int) -> bool:
+    if args.checkpoint_state_dir is None or step >= args.num_training_steps:
+        return False
     file = os.environ.get(STOP)
-    going_on = args.checkpoint_state_dir is not None and step < args.num_training_steps
-    return bool(file) and going_on and Path(file or "").exists()
+    return bool(file and Path(file).exists())
