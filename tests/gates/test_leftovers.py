@@ -13,12 +13,9 @@ from tests.processes import running
 
 def test_a_process_is_seen_until_it_has_ended(tmp_path: Path) -> None:
     before = belongings(tmp_path)
-    with running([sys.executable, "-c", "import subprocess; subprocess.run(['sleep', '60'])"]) as process:
-        try:
-            found = left_over(before, tmp_path, patience=0)
-            assert any(entry.startswith(f"process {process.pid} ") for entry in found)
-        finally:
-            subprocess.run(["pkill", "-P", str(process.pid)], check=False)
+    with running(["sleep", "60"]) as process:
+        found = left_over(before, tmp_path, patience=0)
+        assert any(entry.startswith(f"process {process.pid} ") for entry in found)
     assert left_over(before, tmp_path) == []
 
 
