@@ -118,9 +118,14 @@ class Site(Settings):
         return {normal_image(name): source for name, source in value.items()}
 
     @property
+    def shared(self) -> Path:
+        """Folder that all nodes see; on a machine of one's own the cache."""
+        return self.cluster.roots.shared if self.cluster else self.cache
+
+    @property
     def models(self) -> Path:
-        """Folder of the pretrained models, each by the last part of its name: seen by all nodes, else in the cache."""
-        return (self.cluster.roots.shared if self.cluster else self.cache) / "models"
+        """Folder of the pretrained models, each by the last part of its name."""
+        return self.shared / "models"
 
     @property
     def variables(self) -> dict[str, str]:

@@ -12,7 +12,7 @@ from leonardo.jobs.findings import Finding
 PIN = "pin.json"
 """In a model's or data set's folder: what the bundle says it is, name and revision."""
 
-_BRING = "Bring it: make bundle where there is a network, make unbundle here"
+_BRING = "Bring it: make bundle where there is a network, make unbundle FROM=dir SITE=name here"
 
 
 def needs_findings(needs: Mapping[str, str]) -> Iterator[Finding]:

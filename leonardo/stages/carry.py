@@ -79,10 +79,8 @@ def unbundle_command(
 ) -> None:
     """Verify every file of a bundle, then put each where the site looks for it."""
     from leonardo.site import load_site
-    from leonardo.stages.launch_choices import cluster_of
 
-    settings = load_site(site)
-    shared = cluster_of(settings).roots.shared
+    shared = load_site(site).shared
     if "$" in str(shared):
         raise InputError(f"shared of the site is {shared}, which is not set here", "Set the variable")
     require_writable(shared)

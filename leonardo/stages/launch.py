@@ -134,4 +134,8 @@ def base_needs(site: Site) -> dict[str, str]:
     archives = [source.substitute for source in site.bases.values()]
     if archives and all(isinstance(substitute, ArchiveSubstitute) for substitute in archives):
         return {str(archive.path): "It is the site's base image" for archive in archives}
-    return {str(site.cache / "assets" / "bases"): "Make the prepared states, or bring them: make unbundle"}
+    return {
+        str(
+            site.cache / "assets" / "bases"
+        ): "Make the prepared states, or bring them: make unbundle FROM=dir SITE=name"
+    }

@@ -57,7 +57,7 @@ def plan_assets(site: Site, rows: Path, parts: int, folder: Path, choices: Choic
         title=f"assets: prepared states of {rows.name} in {parts} parts on {site.name}",
         command=command,
         folder=folder,
-        needs={str(rows): "Bring the rows: make unbundle"},
+        needs={str(rows): "Bring the rows: make unbundle FROM=dir SITE=name"},
         array=parts,
         pins={"rows": rows.name},
     )
@@ -79,7 +79,7 @@ def plan_evaluation(site: Site, evaluated: Evaluated, folder: Path, choices: Cho
     command += ["--seed", str(evaluated.seed), "--site", choices.site, *evaluated.selection]
     command += ["--parts", str(evaluated.parts), "--shard", SHARD]
     command += ["--out", str(folder / RECORDS), "--unpacked-gib", f"{LAYERS_SHARE * asked.tmp:g}"]
-    needs = {str(evaluated.rows): "Bring the rows: make unbundle", **base_needs(site)}
+    needs = {str(evaluated.rows): "Bring the rows: make unbundle FROM=dir SITE=name", **base_needs(site)}
     for checkpoint in evaluated.checkpoints:
         needs[str(checkpoint.folder / "config.json")] = "Name the folder of a checkpoint"
     return _plan(

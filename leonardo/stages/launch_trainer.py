@@ -57,7 +57,7 @@ def with_trainer(plan: JobPlan, stage: Stage, model: Model, site: Site, shape: S
     needs = {
         **plan.needs,
         **upstream_needs(choices),
-        str(weights / "config.json"): "Bring the model: make unbundle",
+        str(weights / "config.json"): "Bring the model: make unbundle FROM=dir SITE=name",
         str(dataset.folder / "train.jsonl"): "Write it from the prepared states: leonardo launch data",
         str(dataset.task_data): "Write it from the prepared states: leonardo launch data",
     }
@@ -109,5 +109,5 @@ def upstream_needs(choices: Choices) -> dict[str, str]:
     """What has to be there for upstream's trainer, with what to do where it is not."""
     return {
         str(choices.upstream_python): "Make upstream's environment: make upstream-env WHEELS=...",
-        str(choices.upstream / TRAINER): "Put upstream there: make apply-patches, or make unbundle",
+        str(choices.upstream / TRAINER): "Put upstream there: make apply-patches, or make unbundle FROM=dir SITE=name",
     }

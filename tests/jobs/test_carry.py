@@ -326,6 +326,16 @@ def test_a_carried_model_lies_where_every_stage_looks(
         pretrained(model, site)
 
 
+def test_a_bundle_for_a_machine_of_one_s_own(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LEONARDO_CACHE", raising=False)
+    here = tmp_path / "here.yaml"
+    here.write_text(f"name: here\ncache: {tmp_path / 'cache'}\n")
+    shutil.rmtree(bundle)
+    bundle_command(bundle, model_folder=[f"smollm2={tmp_path / 'model'}"], upstream=tmp_path / "none")
+    unbundle_command(bundle, site=str(here), upstream=tmp_path / "none")
+    assert pretrained(load_model("smollm2"), load_site(here)) == tmp_path / "cache/models/SmolLM2-135M-Instruct"
+
+
 def test_rows_to_a_data_set(
     store: AssetStore, driver: Driver, tmp_path: Path, tiny_root_archive: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
