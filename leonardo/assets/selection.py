@@ -52,6 +52,8 @@ def select(
 
 def read_chosen(rows: Path, which: RowOptions, shard: str = "") -> list[Task]:
     """The tasks of a file or folder that :func:`select` leaves. Raises InputError."""
+    if which.ids and not words(which.ids):
+        raise InputError(f"--ids {which.ids!r} names no row", "Leave it out to take all")
     return select(
         read_tasks(rows),
         first=which.first,
@@ -69,15 +71,17 @@ def words(text: str) -> list[str]:
 
 def parse_shard(text: str) -> tuple[int, int]:
     """``k/n`` as two numbers. Raises InputError."""
-    match = re.fullmatch(r"(\d+)/(\d+)", text)
+    match = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text, re.ASCII)
     if not match or not 1 <= int(match[1]) <= int(match[2]):
-        raise InputError(f"{text!r} is no shard", "Write k/n with k from 1 to n, such as 3/8")
+        raise InputError(f"{text[:40]!r} is no shard", "Write k/n with k from 1 to n, such as 3/8")
     return int(match[1]), int(match[2])
 
 
 def _ids_in(path: Path) -> list[str]:
     try:
-        lines = path.read_text().splitlines()
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read ({error})", "Give a text file with one id a line") from error
-    return [name for line in lines if (name := line.partition("#")[0].strip())]
+    if not (names := [name for line in lines if (name := line.partition("#")[0].strip())]):
+        raise InputError(f"{path} names no row", "Leave it out to take all")
+    return names
