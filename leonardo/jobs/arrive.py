@@ -15,15 +15,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from leonardo.errors import InfrastructureError, InputError
+from leonardo.errors import InputError
 from leonardo.hooks.paths import LONGEST_SCRATCH
-from leonardo.jobs import slurm
 from leonardo.jobs.folder import read_plan
+from leonardo.jobs.scratch import leftovers, make, remove
 
 _GIB = 1 << 30
-
-_MARK = ".leonardo-job"
-"""A file in a job's scratch: no other folder that is called like one is taken for it."""
 
 
 def missing(plan: dict[str, Any]) -> Iterator[str]:
@@ -42,8 +39,7 @@ def shortcomings(asked: dict[str, Any], scratch: Path) -> Iterator[str]:
         yield f"{scratch} is longer than {LONGEST_SCRATCH} bytes, too long for sockets"
         return
     try:
-        scratch.mkdir(mode=0o700, parents=True, exist_ok=True)
-        (scratch / _MARK).touch()
+        make(scratch)
     except OSError as error:
         yield f"{scratch} cannot be made ({error.strerror})"
         return
@@ -54,28 +50,6 @@ def shortcomings(asked: dict[str, Any], scratch: Path) -> Iterator[str]:
         count = len([entry for entry in seen.split(",") if entry])
         if count < wanted:
             yield f"{count} GPUs are visible, the job needs {wanted}"
-
-
-def leftovers(scratch: Path) -> Iterator[Path]:
-    """Scratch of this user's jobs on this node that have ended, beside the one of this job."""
-    found = [path for path in scratch.parent.glob("l*") if path != scratch and _is_scratch(path)]
-    try:
-        alive = slurm.alive() if found else set()  # asked after they were seen: what begins meanwhile is not among them
-    except (InputError, InfrastructureError):  # nobody says which have ended
-        return
-    yield from (path for path in found if path.name.removeprefix("l") not in alive)
-
-
-def _is_scratch(path: Path) -> bool:
-    try:
-        return (
-            path.name.removeprefix("l").isdecimal()
-            and path.lstat().st_uid == os.getuid()
-            and not path.is_symlink()
-            and (path / _MARK).is_file()
-        )
-    except OSError:  # it is gone
-        return False
 
 
 def _make_ready(run: Path) -> None:
@@ -104,9 +78,12 @@ def main(arguments: list[str]) -> int:
         code = _checked(arguments, scratch)
         ready = code == 0
         return code
+    except OSError as error:  # a disk that is full or cannot be written to
+        print(f"{socket.gethostname()}: {error.filename or scratch}: {error.strerror}", file=sys.stderr)
+        return 3
     finally:
         if not ready:  # a job that is cancelled may be granted no further step here
-            shutil.rmtree(scratch, ignore_errors=True)
+            remove(scratch)
 
 
 def _checked(arguments: list[str], scratch: Path) -> int:
@@ -119,8 +96,9 @@ def _checked(arguments: list[str], scratch: Path) -> int:
         _make_ready(Path(plan["folder"]))
     asked = (plan.get("sandboxes") if arguments[2:] == ["sandboxes"] else None) or plan["resources"]
     for path in leftovers(scratch):
-        shutil.rmtree(path, ignore_errors=True)
-        print(f"{socket.gethostname()}: {path} was left by a job that has ended; removed", flush=True)
+        stays = remove(path)
+        outcome = f"it cannot be removed: {stays}" if stays else "removed"
+        print(f"{socket.gethostname()}: {path} was left by a job that has ended; {outcome}", flush=True)
     lacking, short = list(missing(plan)), list(shortcomings(asked, scratch))
     for line in (*lacking, *short):
         print(f"{socket.gethostname()}: {line}", file=sys.stderr)

@@ -16,7 +16,7 @@ from leonardo.files import read_json, write_json
 from leonardo.gates.steps import readable_records
 from leonardo.jobs import slurm
 from leonardo.jobs.folder import EVIDENCE, PLAN, SCRIPT, Event, events, read_plan, release, require_form
-from leonardo.jobs.follow import last_lines, stage_folder, steps_file
+from leonardo.jobs.follow import STEPS, last_lines, stage_folder, steps_file
 from leonardo.jobs.unpacked import read_unpacked
 
 _LINES = 12
@@ -100,7 +100,8 @@ def _collect(folder: Path, ledger: Path, finish: Callable[[dict[str, Any]], None
     if any(not state.ended for state in states):
         raise InputError(f"job {job} is {states[0].name.lower()}", "Wait: leonardo launch follow; or cancel it")
     steps = steps_file(folder, plan)
-    records, damaged = readable_records(steps) if steps else ([], "")
+    made = stage_folder(folder, plan)
+    records, damaged = readable_records(steps) if steps else ([], _no_file(folder, made))
     figures = _figures(folder, plan, states, noted) | {"steps": len(records)}
     reason = "; ".join(filter(None, (_reason(folder, states, noted, plan), damaged)))
     try:
@@ -110,7 +111,6 @@ def _collect(folder: Path, ledger: Path, finish: Callable[[dict[str, Any]], None
             raise
         reason = f"{reason}; {error.what}"
     ok = not reason
-    made = stage_folder(folder, plan)
     found = {
         "ok": ok,
         "reason": reason,
@@ -136,6 +136,12 @@ def _collect(folder: Path, ledger: Path, finish: Callable[[dict[str, Any]], None
         write_json(folder / PLAN, plan | {"collected": True})
     release(folder)
     return found
+
+
+def _no_file(*folders: Path | None) -> str:
+    """Which step records are something else, such as a folder or a link to nothing, in a line; "" for none."""
+    paths = [folder / STEPS for folder in folders if folder]
+    return next((f"{path} is no file" for path in paths if os.path.lexists(path) and not path.is_file()), "")
 
 
 def _entered(folder: Path, plan: dict[str, Any], ledger: Path) -> bool:

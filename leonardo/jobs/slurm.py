@@ -1,20 +1,26 @@
 """The one place where Slurm's commands are called."""
 
 import json
+import os
+import pwd
 import re
 import shutil
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
+
+from pydantic.dataclasses import dataclass
 
 from leonardo.errors import InfrastructureError, InputError
 from leonardo.jobs.folder import LOCK
 
 _TIMEOUT = 60.0
 _LONGEST = 600  # characters of Slurm's words in a line
+
+_FILTERS = ("SQUEUE_", "SACCT_", "SCONTROL_", "SCANCEL_")
+"""Variables with which a person's shell, and a job that was submitted from it, narrows what these commands see."""
 
 ENDED = frozenset(
     ("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED")
@@ -118,7 +124,7 @@ def states(job: str) -> list[State]:
     """
     if shutil.which("squeue") is None:
         raise InfrastructureError(f"job {job}: squeue is not here", _LATER)
-    done = _call(["squeue", "--json", "--states=all", f"--jobs={job}"], check=False)
+    done = _squeue("--json", "--states=all", f"--jobs={job}", check=False)
     if done.returncode == 0:
         found = _listed(done.stdout)
         wanted = [state for state in found if state.job.partition("_")[0] == job or state.job == job]
@@ -141,7 +147,7 @@ def queued(script: Path) -> list[str]:
             f"{script}: squeue, which knows whether it was queued, is not here",
             f"Ask on a login node; or, where you know that it was not, let its folder go: rm {script.parent / LOCK}",
         )
-    done = _call(["squeue", "--noheader", f"--user={_user()}", "--format=%i|%o"])
+    done = _squeue("--noheader", f"--user={os.getuid()}", "--format=%i|%o")
     pairs = (line.partition("|") for line in done.stdout.splitlines())
     # a part of an array is <job>_<task>, one of a job of several kinds of nodes <job>+<part>
     return sorted({re.split(r"[_+]", job.strip())[0] for job, _, command in pairs if command.strip() == str(script)})
@@ -153,7 +159,7 @@ def alive() -> set[str]:
     Raises:
         InputError, InfrastructureError: Slurm cannot be asked.
     """
-    done = _call(["squeue", "--noheader", f"--user={_user()}", "--format=%A"])
+    done = _squeue("--noheader", f"--user={os.getuid()}", "--format=%A")
     return set(done.stdout.split())
 
 
@@ -204,15 +210,25 @@ def partitions() -> dict[str, dict[str, str]]:
 
 
 def _user() -> str:
-    import getpass
+    """The account's name, whatever LOGNAME says."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
 
-    return getpass.getuser()
+
+def _squeue(*options: str, check: bool = True) -> "subprocess.CompletedProcess[str]":
+    """What the queue has, hidden partitions included."""
+    return _call(["squeue", "--all", *options], check)
 
 
 def _listed(text: str) -> list[State]:
     try:
-        return [_from_squeue(entry) for entry in json.loads(text)["jobs"]]
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        jobs = json.loads(text)["jobs"]
+        if not isinstance(jobs, list):
+            raise TypeError("jobs is no list")
+        return [_from_squeue(entry) for entry in jobs]
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
         raise InfrastructureError("squeue --json gave no list of jobs", _LATER) from error
 
 
@@ -220,7 +236,7 @@ def _from_squeue(entry: dict[str, Any]) -> State:
     state = entry["job_state"]
     name = state[0] if isinstance(state, list) else state  # a list since Slurm 23.11
     array, task = _number(entry.get("array_job_id")), _number(entry.get("array_task_id"))
-    job = f"{array}_{task}" if array and task is not None else str(array or entry["job_id"])
+    job = f"{array}_{task}" if array and task is not None else str(array or int(entry["job_id"]))
     status = entry.get("exit_code")
     raw = _number(status.get("return_code")) if isinstance(status, dict) else _number(status)
     code = raw if isinstance(status, dict) or raw is None else raw >> 8 if raw > 255 else raw and 128 + (raw & 127)
@@ -262,8 +278,11 @@ def _accounted(job: str) -> list[State]:
 
 
 def _call(command: list[str], check: bool = True) -> "subprocess.CompletedProcess[str]":
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(_FILTERS)}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT, stdin=subprocess.DEVNULL)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_TIMEOUT, stdin=subprocess.DEVNULL, env=environment
+        )
     except FileNotFoundError as error:
         raise InputError(f"{command[0]} is not here", "Work on a login node of the cluster") from error
     except subprocess.TimeoutExpired as error:

@@ -6,6 +6,7 @@ import os
 import shutil
 import tempfile
 import threading
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,18 @@ def files(folder: Path) -> dict[str, bytes]:
         {"squeue": "echo {}"},
         {"squeue": "echo '[[[['"},
         {"squeue": UNKNOWN, "sacct": "echo odd"},
+        {"squeue": "echo '{\"jobs\": {}}'"},
+        *(
+            {"squeue": state("COMPLETED", **odd)}
+            for odd in (
+                {"job_state": []},
+                {"job_state": 5},
+                {"job_state": [{}]},
+                {"nodes": {"a": 1}},
+                {"job_id": {}},
+                {"exit_code": float("inf")},
+            )
+        ),
     ],
     ids=str,
 )
@@ -256,6 +269,15 @@ def test_a_damaged_line_of_the_step_records_is_named(job: Path, programs: Progra
     assert [entry.verdict for entry in read(job.parent / "ledger.jsonl")] == ["fail"]
 
 
+@pytest.mark.parametrize("link", [False, True])
+def test_step_records_that_are_no_file_are_no_pass(job: Path, programs: Programs, link: bool) -> None:
+    programs(squeue=state("COMPLETED"))
+    path = job / "steps.jsonl"
+    path.symlink_to("nowhere") if link else path.mkdir()
+    found = collect(job, job.parent / "ledger.jsonl")
+    assert (found["ok"], found["reason"]) == (False, f"{path} is no file")
+
+
 def test_a_job_that_was_never_queued_can_be_let_go_without_a_scheduler(job: Path, programs: Programs) -> None:
     """By what collect and cancel say; the folder is then free for the next."""
     programs()
@@ -286,8 +308,20 @@ def test_scratch_of_jobs_that_have_ended_is_left_over(short: Path, programs: Pro
     assert sorted(path.name for path in leftovers(short / "l3")) == ["l1", "l4"]
     os.chown(short / "l4", 12345, -1) if os.getuid() == 0 else shutil.rmtree(short / "l4")
     assert [path.name for path in leftovers(short / "l3")] == ["l1"]
+    programs(squeue="echo 2")  # an answer without the job that asks
+    assert not list(leftovers(short / "l3"))
     programs(squeue=AWAY)
     assert not list(leftovers(short / "l3"))
+
+
+def test_what_a_shell_narrows_is_asked_whole(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hidden partitions, too, and by the account's number, whatever LOGNAME says."""
+    for name in ("SQUEUE_PARTITION", "SQUEUE_STATES", "SACCT_FORMAT", "SCANCEL_USER", "LOGNAME"):
+        monkeypatch.setenv(name, "other")
+    asked = f"""[ -z "$SQUEUE_PARTITION$SQUEUE_STATES$SACCT_FORMAT$SCANCEL_USER" ] || exit 0
+case "$*" in "--all --noheader --user={os.getuid()} --format="*) echo "3|/run/job.sh";; esac"""
+    programs(squeue=asked)
+    assert slurm.alive() == {"3|/run/job.sh"} and slurm.queued(Path("/run/job.sh")) == ["3"]
 
 
 @pytest.mark.parametrize(("ends", "words"), [(("FAILED",), "failed"), (("COMPLETED", "CANCELLED"), "cancelled")])
@@ -329,6 +363,26 @@ def test_a_damaged_plan_beside_is_named_where_jobs_are_looked_for(job: Path) -> 
     (job / "job.json").write_bytes(DEEP)
     with pytest.raises(InputError, match=r"job\.json is nested too deeply"):
         list(stages_of_jobs(job.parent, ["7"], "desk"))
+
+
+def test_a_full_disk_at_the_beginning_is_one_line(
+    job: Path, short: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """3; such as where the trainer's state is mended."""
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    for name in ("model_states.pt", "optim_states.pt"):
+        (job / "state/global_step1").mkdir(parents=True, exist_ok=True)
+        with zipfile.ZipFile(job / "state/global_step1" / name, "w"):
+            pass
+    (job / "state/latest").write_text("global_step2")
+    (job / "job.json").write_text(json.dumps(PLAN | {"ray": "/ray", "folder": str(job)}))
+    monkeypatch.setattr(os, "fsync", full)
+    assert arrive([str(job / "job.json"), str(short / "l3")]) == 3
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith(f"{job}/state/latest: No space left on device")
 
 
 def test_a_full_disk_is_said_with_its_place(job: Path, programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -203,6 +203,21 @@ touch {tmp_path}/ready$SLURM_PROCID
     assert f"l{job} was left by a job that has ended; removed" in next(plan.folder.glob("slurm-*.log")).read_text()
 
 
+def test_a_running_job_is_seen_whatever_the_shell_narrows(count: Count, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that no other job takes its scratch for a leftover, and none lets its folder go."""
+    plan = count(1000)
+    job = queue(plan)
+    wait_for(job, running)
+    narrow = {"PARTITION": "cpu", "STATES": "PENDING", "NAMES": "other", "USERS": "nobody", "ACCOUNT": "other"}
+    for name, value in narrow.items():
+        monkeypatch.setenv(f"SQUEUE_{name}", value)
+    monkeypatch.setenv("LOGNAME", "nobody")
+    assert job in slurm.alive() and slurm.queued(plan.folder / "job.sh") == [job]
+    assert [state.name for state in slurm.states(job)] == ["RUNNING"]
+    slurm.cancel(job)
+    wait_for(job, ended)
+
+
 def test_set_up_that_fails(count: Count) -> None:
     """What its lines set stays; the first that fails ends the job with 3 and is named."""
     lines = (
