@@ -33,8 +33,7 @@ def transfer(
     from leonardo.tables import open_console
 
     console = open_console()
-    where: dict[str, Any] = {"site": site, "driver_name": driver, "runs": runs}
-    where |= {"out_path": out / "transfer.json", "console": console}
+    where: dict[str, Any] = {"site": site, "driver_name": driver, "runs": runs, "out": out, "console": console}
     seeds = load_transfer(name).seeds if seed is None else (seed,)
     if len(seeds) == 1:
         outcome = run_transfer(name, seed=seeds[0], **where)
@@ -44,7 +43,7 @@ def transfer(
         outcome = run_seeds(name, **where)
         for each in outcome.outcomes:
             typer.echo(f"report: {render_transfer(each)}")
-        page = render_seeds(outcome, out / "transfer.html")
+        page = render_seeds(outcome, out / f"{outcome.stage.name}.html")
     typer.echo(f"report: {page}")
     typer.echo(f"{'ok' if outcome.ok else 'NOT OK'}: {outcome.sentence}")
     raise typer.Exit(0 if outcome.ok else 1)

@@ -71,18 +71,18 @@ def run_transfer(
     site: str | Path,
     driver_name: str,
     runs: Path,
-    out_path: Path,
+    out: Path,
     console: Console,
     to_come: Sequence[int] = (),
 ) -> TransferOutcome:
-    """Run the study with a seed, or what of it is not there yet. Writes ``out_path`` and an entry of the ledger.
+    """Run the study with a seed, or what of it is not yet there. Writes a verdict into ``out`` and the ledger.
 
     ``to_come`` are seeds with which it is run afterwards: there has to be room for these runs, too.
 
     Raises InputError, InfrastructureError where it cannot be run here, or another process works on it.
     """
     with ExitStack() as held:
-        return _run(name, seed, site, driver_name, runs, out_path, console, to_come, held)
+        return _run(name, seed, site, driver_name, runs, out, console, to_come, held)
 
 
 def _run(
@@ -91,7 +91,7 @@ def _run(
     site: str | Path,
     driver_name: str,
     runs: Path,
-    out_path: Path,
+    out: Path,
     console: Console,
     to_come: Sequence[int],
     held: ExitStack,
@@ -103,13 +103,13 @@ def _run(
     parameters = require_startable(stage, settings)
     package = package_pins()
     with opened(driver_name, console) as choice, Checkers() as checkers:
-        for folder in (runs, out_path.parent, settings.cache):
+        for folder in (runs, out, settings.cache):
             require_writable(folder)
         evidence.require_whole(runs / evidence.LEDGER)
         of_file = {name: value for name, value in plain(stage).items() if name != "seeds"}
         models = [plain(load_model(model)) for model in stage.models]
         folders = [
-            runs / f"transfer-seed{each}-{digest_of([of_file, models, each, choice.driver.name, package])[:12]}"
+            runs / f"{stage.name}-seed{each}-{digest_of([of_file, models, each, choice.driver.name, package])[:12]}"
             for each in (seed, *to_come)
         ]
         run_folder = folders[0]
@@ -127,9 +127,9 @@ def _run(
     facts.write(run_folder / "run.json")
     findings = apply(stage.criteria, figures)
     ok = all(finding.ok for finding in findings)
-    write_verdict(out_path, ok, figures, pins)
+    write_verdict(out / _verdict_name(stage, seed), ok, figures, pins)
     failed = "; ".join(finding.sentence for finding in findings if not finding.ok)
-    sentence = f"transfer passes: {stage.shows}." if ok else f"transfer fails: {failed}."
+    sentence = f"{stage.name} passes: {stage.shows}." if ok else f"{stage.name} fails: {failed}."
     evidence.append(
         runs / evidence.LEDGER,
         evidence.Evidence(
@@ -279,6 +279,11 @@ class _Study:
         comparison.write(self.recipe.folder / f"comparison-{model}-{start}-{kind}.json")
         difference = comparison.difference
         return Effect(model, start, kind, comparison, self.stage.rule.judge(difference.interval, difference.pairs))
+
+
+def _verdict_name(stage: Transfer, seed: int) -> str:
+    """A study over several seeds has a verdict of its own: that of a seed, alone or among them, has another name."""
+    return f"{stage.name}-seed{seed}.json" if len(stage.seeds) > 1 else f"{stage.name}.json"
 
 
 def _is_trained(folder: Path, config: LearnerConfig) -> bool:

@@ -65,11 +65,11 @@ class SeedsOutcome:
 
 
 def run_seeds(
-    name: str | Path, *, site: str | Path, driver_name: str, runs: Path, out_path: Path, console: Console
+    name: str | Path, *, site: str | Path, driver_name: str, runs: Path, out: Path, console: Console
 ) -> SeedsOutcome:
     """Run the study with each of its file's seeds, or what of it is not there yet, and put the runs side by side.
 
-    Each run writes ``<out_path's name>-seed<seed>.json`` and its own entry of the ledger; then the study does. See
+    Each run writes a verdict into ``out`` and its entry of the ledger; then the study does, ``<its name>.json``. See
     :func:`leonardo.stages.transfer.run_transfer`.
     """
     stage = load_transfer(name)
@@ -80,7 +80,7 @@ def run_seeds(
             site=site,
             driver_name=driver_name,
             runs=runs,
-            out_path=out_path.with_stem(f"{out_path.stem}-seed{seed}"),
+            out=out,
             console=console,
             to_come=stage.seeds[number:],
         )
@@ -90,7 +90,7 @@ def run_seeds(
     passed = dict(zip(map(str, stage.seeds), (outcome.ok for outcome in outcomes), strict=True))
     figures = {"seeds_pass": passed, "effects": figures_of(found.cells)}
     pins = outcomes[0].pins | {"seed": list(stage.seeds)}
-    write_verdict(out_path, found.ok, figures, pins)
+    write_verdict(out / f"{stage.name}.json", found.ok, figures, pins)
     records = [path for outcome in outcomes for path in sorted(outcome.run_folder.glob("comparison-*.json"))]
     judged = (
         evidence.Judged(figure=f"seed {seed} passes", value=ok, threshold="is true", ok=ok)

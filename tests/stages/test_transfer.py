@@ -186,7 +186,7 @@ def test_the_packages_own_rows_go_through(tmp_path: Path, site: Path) -> None:
     stage.write_text(yaml.safe_dump(yaml.safe_load((LAUNCH / "studies/transfer-smollm2.yaml").read_text()) | small))
     outcome = run_transfer(
         stage, seed=1, site=site, driver_name="auto", runs=tmp_path / "runs",
-        out_path=tmp_path / "out/transfer.json", console=Console(quiet=True),
+        out=tmp_path / "out", console=Console(quiet=True),
     )  # fmt: skip
     assert outcome.matrix.figures(outcome.stage)["cells_missing"] == 0
     found = json.loads((outcome.run_folder / ROWS_FILE).read_text())
@@ -207,7 +207,7 @@ def test_finished_cells_are_not_run_again(tmp_path: Path, site: Path) -> None:
     def run():
         return run_transfer(
             stage, seed=1, site=site, driver_name="auto", runs=tmp_path / "runs",
-            out_path=tmp_path / "out/transfer.json", console=Console(quiet=True),
+            out=tmp_path / "out", console=Console(quiet=True),
         )  # fmt: skip
 
     first = run()
@@ -237,7 +237,7 @@ def test_several_seeds_are_runs_of_their_own_and_go_on_cell_by_cell(tmp_path: Pa
 
     def run(*ran: int):
         found = run_seeds(
-            stage, site=site, driver_name="auto", runs=tmp_path / "runs", out_path=tmp_path / "out/transfer.json",
+            stage, site=site, driver_name="auto", runs=tmp_path / "runs", out=tmp_path / "out",
             console=Console(quiet=True),
         )  # fmt: skip
         verdicts = [json.loads((tmp_path / f"out/transfer-seed{seed}.json").read_text()) for seed in (1, 2)]
@@ -245,13 +245,19 @@ def test_several_seeds_are_runs_of_their_own_and_go_on_cell_by_cell(tmp_path: Pa
         return found
 
     first = run(8, 8)
+    over_seeds = (tmp_path / "out/transfer.json").read_text()
+    run_transfer(
+        stage, seed=2, site=site, driver_name="auto", runs=tmp_path / "runs", out=tmp_path / "out",
+        console=Console(quiet=True),
+    )  # fmt: skip
+    assert (tmp_path / "out/transfer.json").read_text() == over_seeds
     assert len({outcome.run_folder for outcome in first.outcomes}) == 2
     (first.outcomes[1].run_folder / "evaluation-desk-terminal-functions.json").unlink()
     again = run(0, 1)
     assert figures_of(again.cells) == figures_of(first.cells)
     assert json.loads((tmp_path / "out/transfer.json").read_text())["pins"]["seed"] == [1, 2]
     names = [entry.name for entry in evidence.read(tmp_path / "runs" / evidence.LEDGER)]
-    assert names == ["transfer", "transfer", "transfer-seeds"] * 2
+    assert names == ["transfer", "transfer", "transfer-seeds", "transfer", "transfer", "transfer", "transfer-seeds"]
     assert len(evidence.read(tmp_path / "runs" / evidence.LEDGER)[-1].records) == 12
 
 
