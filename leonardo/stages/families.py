@@ -152,7 +152,8 @@ def check_command(
     """
     require_writable(out_path.parent)
     families = [load_family(name) for name in names or family_names()]
-    checks = check_families(families, seed=seed, count=count, python=python, tokenizers=_folders(tokenizers))
+    folders = _folders(tokenizers, [family.name for family in families])
+    checks = check_families(families, seed=seed, count=count, python=python, tokenizers=folders)
     _show(checks, open_console())
     ok = not any(check.faults for check in checks)
     pins = {family.name: family.digest for family in families} | {"seed": seed, "count": count}
@@ -160,11 +161,13 @@ def check_command(
     return 0 if ok else 1
 
 
-def _folders(options: Sequence[str]) -> dict[str, Path]:
+def _folders(options: Sequence[str], checked: Sequence[str]) -> dict[str, Path]:
     pairs = [option.partition("=") for option in options]
     for name, _, folder in pairs:
         if not folder:
             raise InputError(f"--tokenizer {name} names no folder", "Write FAMILY=FOLDER")
+        if name not in checked:
+            raise InputError(f"--tokenizer {name}: that family is not checked", f"Checked: {', '.join(checked)}")
     return {name: Path(folder) for name, _, folder in pairs}
 
 

@@ -13,7 +13,7 @@ from leonardo.rollout.formats import FORMATS, Call, ParsedTurn, ToolFormat, form
 from leonardo.rollout.formats.hermes import Hermes
 from leonardo.rollout.tool_calls import render_tool_call
 from leonardo.stages.definition import load_model, load_stage
-from leonardo.stages.families import check_families
+from leonardo.stages.families import check_command, check_families
 
 PYTHON = os.environ.get("LEONARDO_UPSTREAM_PYTHON", "")
 
@@ -154,6 +154,9 @@ def test_what_cannot_be_checked_is_one_line(tmp_path: Path):
     family = load_family("qwen3")
     with pytest.raises(InputError, match="no tokenizer"):
         check_families([family], count=1, tokenizers={"qwen3": tmp_path})
+    for option, words in (("smollm2=/x", "that family is not checked"), ("qwen3", "names no folder")):
+        with pytest.raises(InputError, match=words):
+            check_command(["qwen3"], tmp_path / "out.json", seed=1, count=1, python=None, tokenizers=[option])
     with pytest.raises(InputError, match="is not there"):
         check_families([family], count=40, python=tmp_path / "python")
 
