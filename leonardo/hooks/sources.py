@@ -55,8 +55,8 @@ def find(name: str, revision: str | None = None, kind: str = "model") -> Path | 
             asked.
     """
     if Path(name).is_dir():
-        if lacking := _lacking(Path(name), kind):
-            raise InputError(f"the {_word(kind)} in {name} is not whole: it lacks {lacking}", "Fetch it again")
+        if kind == "model" and (gone := lacking(Path(name))):
+            raise InputError(f"the model in {name} is not whole: it lacks {gone}", "Fetch it again")
         return Path(name).absolute()
     if _is_path(name):
         raise InputError(f"the {_word(kind)} {name} is not there: no such folder", "Check the path")
@@ -136,7 +136,7 @@ def name_with_family(model: str) -> str:
     config = Path(model, "config.json")
     if not config.is_file():
         return model
-    settings = read_json(config)
+    settings = _settings(config)
     is_composite = settings.get("model_type", "").startswith("qwen3_5") and "text_config" in settings
     return f"{model} (qwen3.5)" if is_composite else model
 
@@ -164,31 +164,42 @@ def _in_cache(name: str, revision: str | None, kind: str) -> tuple[Path | None, 
     except LocalEntryNotFoundError:
         return None, f"none in {where}" + (f" at revision {revision}" if revision else "")
     folder = Path(found)
-    if lacking := _lacking(folder, kind):
-        return None, f"{where} lacks {lacking}"
+    if kind == "model" and (gone := lacking(folder)):
+        return None, f"{where} lacks {gone}"
     interrupted = any((folder.parent.parent / "blobs").glob("*.incomplete"))  # maybe of another revision
     return (None, "") if interrupted and not offline() else (folder, "")
 
 
-def shards_of(index: Path) -> list[str]:
-    """The files of weights that an index of them names, sorted. Raises InputError where it is no such index."""
+def lacking(folder: Path) -> str:
+    """What a folder lacks of a model, as far as it says itself; "" where it is whole.
+
+    Raises:
+        InputError: its index of weights or its config.json is none.
+    """
+    if not (folder / "config.json").is_file():
+        return "config.json"
+    _settings(folder / "config.json")
+    for index in folder.glob("*.index.json"):
+        if absent := [shard for shard in _shards(index) if not (folder / shard).is_file()]:
+            return absent[0] + (f" and {len(absent) - 1} more" if absent[1:] else "")
+    return "" if any(next(folder.glob(pattern), None) for pattern in _WEIGHTS) else f"weights ({', '.join(_WEIGHTS)})"
+
+
+def _settings(config: Path) -> dict[str, Any]:
+    """What a model's config.json says."""
+    found = read_json(config)
+    if not isinstance(found, dict) or not isinstance(found.get("model_type", ""), str):
+        raise InputError(f"{config} describes no model", "Bring the model again")
+    return found
+
+
+def _shards(index: Path) -> list[str]:
+    """The files of weights that an index of them names, sorted."""
     found = read_json(index)
     names = found.get("weight_map") if isinstance(found, dict) else None
     if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
         raise InputError(f"{index} is no index of weights", "Bring the model again")
     return sorted(set(names.values()))
-
-
-def _lacking(folder: Path, kind: str) -> str:
-    """What a folder lacks of a model, as far as it says itself."""
-    if kind != "model":
-        return ""
-    for index in folder.glob("*.index.json"):
-        if absent := [shard for shard in shards_of(index) if not (folder / shard).is_file()]:
-            return absent[0] + (f" and {len(absent) - 1} more" if absent[1:] else "")
-    if not (folder / "config.json").is_file():
-        return "config.json"
-    return "" if any(next(folder.glob(pattern), None) for pattern in _WEIGHTS) else "weights"
 
 
 def _missing(name: str, kind: str, where: str) -> InputError:

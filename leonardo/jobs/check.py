@@ -35,7 +35,8 @@ class Trainer:
         shape: over GPUs.
         flags: that decide sizes.
         parameters: of the model, billions.
-        model, name, revision: its folder, on the hub; None where it is made on the way.
+        model: its folder; None where it is made on the way.
+        name, start, revision: of its file; on the hub.
     """
 
     python: Path
@@ -48,6 +49,7 @@ class Trainer:
     parameters: float = 0.0
     model: Path | None = None
     name: str = ""
+    start: str = ""
     revision: str = ""
     commit: str = ""
 
@@ -67,7 +69,7 @@ def check(plan: JobPlan, cluster: Cluster, pool: Pool, script: str, trainer: Tra
         found += _flags(trainer)
         found += environment_findings(trainer.python, trainer.lock, trainer.wheels)
         if trainer.model is not None:
-            found += model_findings(trainer.model, trainer.name, trainer.revision)
+            found += model_findings(trainer.model, trainer.name, trainer.start, trainer.revision)
     named = {finding.what.split(" ")[0] for finding in found if finding.id == "offline.model"}
     found += [finding for finding in needs_findings(plan.needs) if not _told(finding, trainer, named, found)]
     found += _folder(plan.folder)

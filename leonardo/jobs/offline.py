@@ -3,10 +3,11 @@
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from leonardo.errors import InputError
 from leonardo.files import read_json
-from leonardo.hooks.sources import shards_of
+from leonardo.hooks.sources import lacking
 from leonardo.jobs.findings import Finding
 
 PIN = "pin.json"
@@ -25,40 +26,59 @@ def needs_findings(needs: Mapping[str, str]) -> Iterator[Finding]:
             yield Finding("paths.missing", f"{name} is empty", remedy)
 
 
-def model_findings(folder: Path, name: str, revision: str) -> Iterator[Finding]:
-    """What a model's folder lacks of a whole checkpoint, and whether it is the pinned one."""
-    if not (folder / "config.json").is_file():
-        yield Finding("offline.model", f"model {name}: {folder} has no config.json", _BRING)
-        return
-    if not any((folder / tokenizer).is_file() for tokenizer in ("tokenizer.json", "tokenizer.model")):
-        yield Finding("offline.model", f"model {name}: {folder} has no tokenizer", _BRING)
-    index = folder / "model.safetensors.index.json"
-    if index.is_file():
-        try:
-            gone = [shard for shard in shards_of(index) if not (folder / shard).is_file()]
-        except InputError as error:
-            yield Finding("offline.model", f"model {name}: {error.what}", _BRING)
-            return
-        if gone:
-            yield Finding("offline.model", f"model {name}: {folder / gone[0]} is not there", _BRING)
-    elif not any(folder.glob("*.safetensors")):
-        yield Finding("offline.model", f"model {name}: {folder} has no weights (*.safetensors)", _BRING)
-    if revision:
-        found = pinned(folder)
-        if found != revision:
-            yield Finding(
-                "pins.model",
-                f"model {name} is pinned to {revision[:12]}, {folder} holds {found[:12] or 'an unknown revision'}",
-                "Bring the pinned one, or change revision of the model file",
-            )
-
-
-def pinned(folder: Path) -> str:
-    """The revision that a folder says it holds; "" where it says none."""
+def model_findings(folder: Path, name: str, start: str = "", revision: str = "") -> Iterator[Finding]:
+    """What a model's folder lacks of a whole checkpoint, and whether it is the one asked for (:func:`pin_findings`)."""
     try:
-        return str(read_json(folder / PIN)["revision"])
-    except (OSError, InputError, KeyError):
-        return ""
+        gone = lacking(folder)
+    except InputError as error:
+        yield Finding("offline.model", f"model {name}: {error.what}", _BRING)
+    else:
+        if gone:
+            yield Finding("offline.model", f"model {name}: {folder} lacks {gone}", _BRING)
+        elif not any((folder / tokenizer).is_file() for tokenizer in ("tokenizer.json", "tokenizer.model")):
+            yield Finding("offline.model", f"model {name}: {folder} has no tokenizer", _BRING)
+    if folder.is_dir():
+        yield from pin_findings(folder, name, start, revision)
+
+
+def pin_findings(folder: Path, name: str, start: str, revision: str) -> Iterator[Finding]:
+    """Whether a model's folder says that it holds what is asked for.
+
+    Args:
+        name: of the model, for the person.
+        start: a name of the hub, which a folder need not know (a person may have brought it); "" for any.
+        revision: of it, which the folder has to know; "" for any.
+    """
+    pin = pinned(folder)
+    if start and pin.name not in ("", start):
+        yield Finding(
+            "pins.model",
+            f"model {name} is {start}, {folder} holds {pin.name}",
+            "Bring the one asked for, or change start of the model file",
+        )
+    elif revision and pin.revision != revision:
+        yield Finding(
+            "pins.model",
+            f"model {name} is pinned to {revision[:12]}, {folder} holds {pin.revision[:12] or 'an unknown revision'}",
+            "Bring the pinned one, or change revision of the model file",
+        )
+
+
+class Pin(NamedTuple):
+    """What a folder says that it holds; "" where it does not say."""
+
+    name: str = ""
+    revision: str = ""
+
+
+def pinned(folder: Path) -> Pin:
+    """What a folder's pin.json says; nothing where there is none, or it is none."""
+    try:
+        said = read_json(folder / PIN)
+    except (OSError, InputError):
+        return Pin()
+    given = (said.get(name) if isinstance(said, dict) else None for name in Pin._fields)
+    return Pin(*(value if isinstance(value, str) else "" for value in given))
 
 
 def environment_findings(python: Path, lock: Path, wheels: Path | None) -> Iterator[Finding]:

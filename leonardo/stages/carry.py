@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from textwrap import shorten
@@ -43,13 +44,17 @@ def bundle_command(
     from leonardo.stages.definition import load_model
 
     require_writable(target)
-    folders = {f"models/{name}": folder for name, folder in map(_named, model_folder or ())}
+    known = [load_model(name) for name in model or ()]
+    given = [*map(_named, model_folder or ())]
+    targets = Counter([*(name for name, _ in given), *(each.folder for each in known)])
+    if twice := [name for name, times in targets.items() if times > 1]:
+        raise InputError(f"models/{twice[0]} of the bundle would be two models", "Name one of them")
+    folders = {f"models/{name}": folder for name, folder in given}
     if wheels is not None:
         folders["wheels"] = wheels
     for folder in folders.values():
         if not folder.is_dir():
             raise InputError(f"{folder} is no folder", "Name the one that is to be carried")
-    known = [load_model(name) for name in model or ()]
     carry.begin(target)
     with alone_in(target):
         if rows is not None:  # first: they may turn out not to be rows, or not to be built

@@ -63,7 +63,7 @@ def read_note(folder: Path) -> Note | None:
 def checkpoint_pins(folder: Path) -> dict[str, str]:
     """Names a checkpoint without reading its weights: the revision that was brought, its files and their sizes."""
     files = sorted((path.name, path.stat().st_size) for path in folder.glob("*") if path.is_file())
-    return {"revision": pinned(folder), "files": digest_of([list(entry) for entry in files])}
+    return {"revision": pinned(folder).revision, "files": digest_of([list(entry) for entry in files])}
 
 
 def installed(environment: Path) -> list[str]:

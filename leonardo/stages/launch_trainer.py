@@ -100,6 +100,7 @@ def trainer_of(
         parameters=model.parameters,
         model=Path(folder) if folder else None,
         name=model.name,
+        start=model.start,
         revision=model.revision,
         commit=stage.pins.get("upstream", ""),
     )

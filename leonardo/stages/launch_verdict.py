@@ -129,7 +129,7 @@ def _figures(folder: Path, job: dict[str, Any], note: Note, records: Sequence[St
         "engine": "upstream",
         "exit_code": own["exit_code"],
         "updates_asked": note.stage.upstream_updates(),
-        "checkpoint_whole": bool(saved) and not list(model_findings(saved[-1], "saved", "")),
+        "checkpoint_whole": bool(saved) and not list(model_findings(saved[-1], "saved")),
         "starts": own["starts"],
         "restarts": own["restarts"],
         "state": own["state"],

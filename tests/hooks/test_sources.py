@@ -114,7 +114,7 @@ def test_a_damaged_index_is_named(off: Path, text: str) -> None:
     with pytest.raises(InputError, match=r"index\.json is (no index of weights|not JSON)"):
         sources.find("org/model")
     (snapshot / "tokenizer.json").touch()
-    (finding,) = model_findings(snapshot, "small", "")
+    (finding,) = model_findings(snapshot, "small")
     assert finding.id == "offline.model" and "index.json is no" in finding.what
 
 
@@ -216,6 +216,37 @@ def test_digest_changes_with_the_content(tmp_path: Path) -> None:
     rows(path, 2)
     assert file != sources.content_digest(str(path)) and folder != sources.content_digest(str(tmp_path))
     assert sources.content_digest("org/data") is None
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"model.safetensors.index.json": '{"weight_map": {}}', "1.safetensors": None}, "lacks weights"),
+        ({"model.safetensors.index.json": None, "1.safetensors": None}, "lacks weights"),
+        ({"config.json": "[]"}, "describes no model"),
+        ({"config.json": '{"model_type": null}'}, "describes no model"),
+        ({"config.json": "{"}, "is not JSON"),
+        ({"config.json": None}, "lacks config.json"),
+        ({}, "lacks 2.safetensors"),
+    ],
+)
+def test_check_and_trainer_say_the_same_of_a_models_folder(
+    cache: Path, tmp_path: Path, change: dict[str, str | None], words: str
+) -> None:
+    for name, text in ({"tokenizer.json": "", **SHARDED} | change).items():
+        if text is not None:
+            (tmp_path / name).write_text(text)
+    (finding,) = model_findings(tmp_path, "small", "a/small")
+    assert finding.id == "offline.model" and words in finding.what
+    with pytest.raises(InputError, match=words):
+        sources.find(str(tmp_path))
+
+
+@pytest.mark.parametrize("text", ["[]", "5", '"x"', '{"model_type": null}'])
+def test_a_configuration_of_no_model_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(InputError, match="describes no model"):
+        sources.name_with_family(str(tmp_path))
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from leonardo.assets.store import AssetStore
 from leonardo.cli import app
 from leonardo.errors import InputError
+from leonardo.files import write_json
 from leonardo.holding import AT_WORK, alone_in
 from leonardo.jobs import carry
 from leonardo.jobs.offline import model_findings
@@ -25,10 +26,10 @@ from leonardo.sandbox.driver import Driver
 from leonardo.site import load_site
 from leonardo.stages.carry import _unpack_upstream, bundle_command, unbundle_command
 from leonardo.stages.dataset import write_data
-from leonardo.stages.definition import load_model, load_stage
+from leonardo.stages.definition import Model, load_model, load_stage
 from leonardo.stages.launch import plan_stage
 from leonardo.stages.launch_choices import Choices
-from leonardo.stages.start import pretrained
+from leonardo.stages.start import pretrained, start_findings
 from leonardo.tasks.desk import generate, write_rows
 from leonardo.tasks.rows import read_tasks
 
@@ -44,8 +45,8 @@ def bundle(tmp_path: Path) -> Path:
     """A bundle with a model and two wheels."""
     model = tmp_path / "model"
     model.mkdir()
-    for name in ("config.json", "tokenizer.json", "model.safetensors"):
-        (model / name).write_text(name)
+    for name, text in {"config.json": "{}", "tokenizer.json": "{}", "model.safetensors": "weights"}.items():
+        (model / name).write_text(text)
     (tmp_path / "wheels").mkdir()
     for name in ("a-1-py3-none-any.whl", "b-2-py3-none-any.whl"):
         (tmp_path / "wheels" / name).write_text(name)
@@ -61,7 +62,7 @@ def test_arrives(bundle: Path, tmp_path: Path) -> None:
     files = carry.verify(bundle)
     shared = tmp_path / "shared"
     assert carry.place(bundle, shared, files, quiet) == 5
-    assert list(model_findings(shared / "models/small", "small", "")) == []
+    assert list(model_findings(shared / "models/small", "small")) == []
     (shared / "wheels/b-2-py3-none-any.whl").write_text("cut")
     assert carry.place(bundle, shared, files, quiet) == 1
 
@@ -334,6 +335,70 @@ def test_a_bundle_for_a_machine_of_one_s_own(bundle: Path, tmp_path: Path, monke
     bundle_command(bundle, model_folder=[f"smollm2={tmp_path / 'model'}"], upstream=tmp_path / "none")
     unbundle_command(bundle, site=str(here), upstream=tmp_path / "none")
     assert pretrained(load_model("smollm2"), load_site(here)) == tmp_path / "cache/models/SmolLM2-135M-Instruct"
+
+
+@pytest.mark.parametrize(
+    ("pin", "wanted", "words"),
+    [
+        ({"name": "a/b", "revision": "1111"}, {"start": "c/b"}, "is c/b, .* holds a/b"),
+        ({"name": "a/b", "revision": "1111"}, {"start": "a/b", "revision": "3333"}, "pinned to 3333, .* holds 1111"),
+        (None, {"start": "a/b", "revision": "3333"}, "holds an unknown revision"),
+        ([], {"start": "a/b", "revision": "3333"}, "holds an unknown revision"),
+        ({"name": "a/b", "revision": "3333"}, {"start": "a/b", "revision": "3333"}, ""),
+        ({"revision": 5}, {"start": "a/b"}, ""),
+        (None, {"start": "a/b"}, ""),
+    ],
+)
+def test_a_folder_that_says_it_is_another_model_is_not_taken(
+    tmp_path: Path, pin: object, wanted: dict[str, str], words: str
+) -> None:
+    """By jobs of upstream's trainer and by the desk engine, in the same words."""
+    path = tmp_path / "there.yaml"
+    path.write_text(SITE.format(name="there", place=tmp_path, archive=tmp_path / "base.tar"))
+    site, model = load_site(path), Model(name="mine", **wanted)
+    folder = site.models / "b"
+    folder.mkdir(parents=True)
+    for name, text in {"config.json": "{}", "tokenizer.json": "", "model.safetensors": ""}.items():
+        (folder / name).write_text(text)
+    if pin is not None:
+        write_json(folder / "pin.json", pin)
+    of_jobs = [finding.what for finding in model_findings(folder, model.name, model.start, model.revision)]
+    assert [finding.what for finding in start_findings(model, site)] == of_jobs
+    if not words:
+        assert pretrained(model, site) == folder and not of_jobs
+    else:
+        with pytest.raises(InputError, match=words):
+            pretrained(model, site)
+
+
+def test_a_snapshot_of_another_revision_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEONARDO_CACHE", str(tmp_path / "site"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    snapshot = tmp_path / "hub/models--a--b/snapshots" / ("1" * 40)
+    snapshot.mkdir(parents=True)
+    (snapshot.parent.parent / "refs").mkdir()
+    (snapshot.parent.parent / "refs/main").write_text(snapshot.name)
+    for name, text in {"config.json": "{}", "model.safetensors": ""}.items():
+        (snapshot / name).write_text(text)
+    assert pretrained(Model(name="mine", start="a/b"), load_site("desk")) == snapshot
+    assert pretrained(Model(name="mine", start="a/b", revision="1" * 40), load_site("desk")) == snapshot
+    with pytest.raises(InputError, match="not on this machine"):
+        pretrained(Model(name="mine", start="a/b", revision="3" * 40), load_site("desk"))
+
+
+@pytest.mark.parametrize(
+    "more", [{"model_folder": ["a=m", "a=m2"]}, {"model_folder": ["smollm2=m"], "model": ["smollm2"]}]
+)
+def test_two_models_for_one_folder_are_refused(
+    tmp_path: Path, more: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m2").mkdir()
+    with pytest.raises(InputError, match="would be two models"):
+        bundle_command(tmp_path / "bundle", upstream=tmp_path / "none", **more)
+    assert not (tmp_path / "bundle").exists()
 
 
 def test_rows_to_a_data_set(

@@ -202,7 +202,7 @@ def weights_do_not_fit(job: Job) -> None:
     ("mistake", "kind", "words"),
     [
         (wrong_account, "slurm.account", "account others is none of yours (project"),
-        (missing_model_file, "offline.model", "small/model-2.safetensors is not there"),
+        (missing_model_file, "offline.model", "small lacks model-2.safetensors"),
         (long_socket_path, "paths.socket", "130 bytes, and sockets allow 38"),
         (too_small_tmp, "nodes.tmp", "the job needs 30 GiB in /tmp/node, which has 3"),
         (wrong_pin, "pins.model", "is pinned to def"),
