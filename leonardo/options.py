@@ -11,7 +11,10 @@ import typer
 
 SiteName = Annotated[str, typer.Option(help="Site file: a name in launch/sites or a path.")]
 DriverName = Annotated[str, typer.Option(help="Sandbox driver: auto, or a name that leonardo doctor lists.")]
-Seed = Annotated[int, typer.Option(min=0, help="Governs tasks, model, sampling and statistics.")]
+SEEDS = 2**32
+"""How many seeds there are, from 0: what all generators of random numbers take."""
+
+Seed = Annotated[int, typer.Option(min=0, max=SEEDS - 1, help="Governs tasks, model, sampling and statistics.")]
 Force = Annotated[str, typer.Option(help="The reason for running without the evidence below; it stains the run.")]
 Jobs = Annotated[int, typer.Option(min=1, help="Set-ups and checks that run at once.")]
 

@@ -44,6 +44,12 @@ def test_a_folder_that_cannot_be_made_is_one_line_before_any_work(tmp_path: Path
         assert result.stderr.startswith("leonardo: ")
 
 
+@pytest.mark.parametrize("command", ["demo", "transfer", "stage run smoke"])
+def test_a_seed_that_no_generator_takes_is_one_line(command: str) -> None:
+    result = run(*command.split(), "--seed", str(2**32))
+    assert result.returncode == 2 and "Invalid value for '--seed'" in result.stderr
+
+
 def test_one_line_whatever_a_library_says(tmp_path: Path) -> None:
     (tmp_path / "no.tar").write_text("not a tar")
     site = tmp_path / "site.yaml"

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from leonardo.offline import stay_local
-from leonardo.options import DriverName, Out, RunsOfOne, SiteName
+from leonardo.options import SEEDS, DriverName, Out, RunsOfOne, SiteName
 
 
 def add_commands(app: typer.Typer) -> None:
@@ -17,7 +17,9 @@ def add_commands(app: typer.Typer) -> None:
 
 def transfer(
     name: Annotated[str, typer.Option("--stage", help="The stage, or a .yaml file.")] = "transfer",
-    seed: Annotated[int | None, typer.Option(min=0, help="In place of the stage's; governs all but the rule.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, max=SEEDS - 1, help="In place of the stage's; governs all but the rule.")
+    ] = None,
     site: SiteName = "desk",
     driver: DriverName = "auto",
     out: Out = Path("out"),

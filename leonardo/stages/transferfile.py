@@ -13,6 +13,7 @@ from leonardo.functions.tasks import CATEGORIES
 from leonardo.gates.criteria import Criterion, require_figures
 from leonardo.gates.direction import DirectionRule
 from leonardo.gates.signal import signal_figures
+from leonardo.options import SEEDS
 from leonardo.rollout.families import Listing
 from leonardo.settings import Settings, find_settings, read_settings, require_plain_name
 from leonardo.stages.definition import Model, Stage, load_model
@@ -85,7 +86,7 @@ class Transfer(Stage):
     question: str
     rule: DirectionRule
     models: tuple[str, ...] = Field(min_length=1)
-    seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field(default=(1,), min_length=1)
+    seeds: tuple[Annotated[int, Field(strict=True, ge=0, lt=SEEDS)], ...] = Field(default=(1,), min_length=1)
     functions: Functions = Functions()
     warm_start_here: dict[str, Any] = Field(default_factory=dict)
     listing: Listing = "brief"

@@ -105,6 +105,8 @@ def test_a_control_that_gains_and_a_training_without_signal_show() -> None:
         ({"seeds": [1, 2, 1]}, "seeds: .*named twice"),
         ({"seeds": []}, "seeds: "),
         ({"seeds": [-1]}, "seeds"),
+        ({"seeds": [2**32]}, "seeds.0: .*less than 4294967296"),
+        ({"seeds": [True]}, "seeds.0: .*valid integer"),
         ({"name": "a/b"}, "name is 'a/b'"),
         ({"name": "a\nb"}, "name is 'a.+nb'"),
         ({"functions": {"source": "bfcl", "categories": ["simple"]}}, "no category simple"),
