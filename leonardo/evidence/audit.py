@@ -94,9 +94,10 @@ def changed_records(entry: Evidence, folder: Path) -> list[str]:
 
 
 def _rehashed(record: RecordFile, folder: Path) -> str | None:
-    """The hash of a record now; None where it is not there, or no path that can be read here."""
+    """The hash of a record now; None where it is not there, no file (a pipe would be waited for), or not readable."""
     try:
-        return sha256_file(folder / record.path)
+        place = folder / record.path
+        return sha256_file(place) if place.is_file() else None
     except (OSError, ValueError):  # ValueError: a path with a zero byte
         return None
 

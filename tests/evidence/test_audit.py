@@ -1,5 +1,6 @@
 """An edit shows, with the number of its entry."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -132,6 +133,15 @@ def test_a_record_whose_path_no_system_has_is_a_line(tmp_path: Path, name: str) 
     assert found.ok and found.records == 0
     (note,) = found.notes
     assert "not rehashed" in note and len(note) < 300
+
+
+@pytest.mark.timeout(20)
+def test_a_pipe_in_the_place_of_a_record_is_not_waited_for(ledger: Path) -> None:
+    record = ledger.parent / "smoke/steps.jsonl"
+    record.unlink()
+    os.mkfifo(record)
+    found = check(ledger)
+    assert (found.ok, found.records, found.missing) == (True, 2, 1) and "smoke/steps.jsonl" in found.notes[0]
 
 
 def test_the_command_tells_edits_first_then_what_is_gone_and_the_sum(ledger: Path) -> None:
