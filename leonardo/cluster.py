@@ -5,16 +5,23 @@ and are filled in on the machine that renders the script.
 """
 
 import os
+import re
 import string
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator
 
 from leonardo.errors import InputError
 from leonardo.settings import Settings
 
 ACCOUNT_VARIABLE = "LEONARDO_ACCOUNT"
+
+_MOST_MEMORY = 32 * 1024
+"""GiB of a node: more than there is, and what MiB of a node of 32 GiB would be."""
+
+_MOST_MINUTES = 30 * 24 * 60
+"""Of a job: more than clusters allow, and less than the seconds of a day."""
 
 
 def _with_variables(value: object) -> object:
@@ -22,7 +29,34 @@ def _with_variables(value: object) -> object:
     return string.Template(value).safe_substitute(os.environ) if isinstance(value, str) else value
 
 
-SitePath = Annotated[Path, BeforeValidator(_with_variables)]
+def _whole(path: Path) -> Path:
+    if not path.is_absolute() and not str(path).startswith("$"):
+        raise ValueError(f"{path} is relative; give the whole path")
+    return path
+
+
+def _in_gib(value: float) -> float:
+    if value > _MOST_MEMORY:
+        raise ValueError(f"{value:g} GiB is more than a node has; the unit is GiB (Slurm prints MiB: divide by 1024)")
+    return value
+
+
+def _in_minutes(value: int) -> int:
+    if value > _MOST_MINUTES:
+        raise ValueError(f"{value} is more than {_MOST_MINUTES}, 30 days; the unit is minutes")
+    return value
+
+
+def _shell_names(variables: dict[str, str]) -> dict[str, str]:
+    for name in variables:
+        if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
+            raise ValueError(f"{name!r} is no name of a variable: letters, digits and _")
+    return variables
+
+
+SitePath = Annotated[Path, BeforeValidator(_with_variables), AfterValidator(_whole)]
+Memory = Annotated[float, AfterValidator(_in_gib)]
+Variables = Annotated[dict[str, str], AfterValidator(_shell_names)]
 
 
 class Pool(Settings):
@@ -42,24 +76,41 @@ class Pool(Settings):
 
     partition: str = Field(min_length=1)
     cores: int = Field(gt=0)
-    memory: float = Field(gt=0)
+    memory: Memory = Field(gt=0)
     gpus: int = Field(default=0, ge=0)
     gpu: str = ""
-    gpu_memory: float = 0.0
+    gpu_memory: Memory = Field(default=0.0, ge=0)
     gres: str = "gpu:{gpus}"
     reserved_cores: int = Field(default=0, ge=0)
     tmp: SitePath = Path("/tmp")
     tmp_size: float = Field(gt=0)
     tmp_gres: str = ""
-    most_tmp: float = 0.0
+    most_tmp: float = Field(default=0.0, ge=0)
     tmp_in_memory: bool = False
+
+    @field_validator("gres", "tmp_gres")
+    @classmethod
+    def _takes_its_number(cls, value: str, info: ValidationInfo) -> str:
+        name = "gpus" if info.field_name == "gres" else "gib"
+        try:
+            value.format(**{name: 1})
+        except (LookupError, ValueError, TypeError, AttributeError) as error:
+            raise ValueError(f"{value!r} cannot be filled in; the place of the number is {{{name}}}") from error
+        return value
+
+    @field_validator("reserved_cores")
+    @classmethod
+    def _leaves_cores(cls, value: int, info: ValidationInfo) -> int:
+        if "cores" in info.data and value >= info.data["cores"]:
+            raise ValueError(f"{value} of {info.data['cores']} cores leave none for sandboxes")
+        return value
 
 
 class Quality(Settings):
     """A quality of service (QOS): which jobs it takes. ``name`` "" is the scheduler's default."""
 
     name: str = ""
-    most_minutes: int = Field(gt=0)
+    most_minutes: Annotated[int, AfterValidator(_in_minutes)] = Field(gt=0)
     most_nodes: int = Field(gt=0)
     least_nodes: int = Field(default=1, gt=0)
     pools: tuple[str, ...] = ()
@@ -118,11 +169,20 @@ class Cluster(Settings):
     qualities: tuple[Quality, ...] = Field(min_length=1)
     roots: Roots
     set_up: tuple[str, ...] = ()
-    environment: dict[str, str] = {}
+    environment: Variables = {}
     sbatch: tuple[str, ...] = ()
     network: Network = Network()
     apptainer: ApptainerLimits = ApptainerLimits()
     grace: int = Field(default=300, gt=0)
+
+    @field_validator("qualities")
+    @classmethod
+    def _of_pools_there_are(cls, qualities: tuple[Quality, ...], info: ValidationInfo) -> tuple[Quality, ...]:
+        pools = info.data.get("pools", {})
+        for quality in qualities if pools else ():
+            if unknown := sorted(set(quality.pools) - set(pools)):
+                raise ValueError(f"{quality.name or 'default'}: no pool {unknown[0]}; there are {', '.join(pools)}")
+        return qualities
 
     def pool(self, name: str) -> Pool:
         """A kind of node. Raises InputError that names those there are."""
@@ -130,17 +190,27 @@ class Cluster(Settings):
             raise InputError(f"the site has no pool {name}", f"Pools: {', '.join(self.pools)}")
         return self.pools[name]
 
-    def quality(self, pool: str, nodes: int, minutes: int) -> Quality:
-        """The first QOS that takes such a job. Raises InputError that says what the widest allows."""
+    def quality(self, pool: str, nodes: int, minutes: int, named: str = "") -> Quality:
+        """The first QOS that takes such a job, or the ``named`` one. A site that names none leaves that to a person.
+
+        Raises InputError that says what each allows.
+        """
+        names = {quality.name for quality in self.qualities}
+        if named and not any(names):
+            return Quality(name=named, most_minutes=minutes, most_nodes=nodes)
         serving = [quality for quality in self.qualities if not quality.pools or pool in quality.pools]
         for quality in serving:
-            if quality.least_nodes <= nodes <= quality.most_nodes and minutes <= quality.most_minutes:
+            fits = quality.least_nodes <= nodes <= quality.most_nodes and minutes <= quality.most_minutes
+            if fits and named in ("", quality.name):
                 return quality
         most = "; ".join(
             f"{quality.name or 'default'}: {quality.least_nodes} to {quality.most_nodes} nodes, "
             f"{quality.most_minutes} minutes"
             for quality in serving
         )
-        raise InputError(
-            f"no QOS takes {nodes} {pool} nodes for {minutes} minutes", f"There are: {most}" if most else "Name one"
-        )
+        if named and named not in names:
+            what = f"the site has no QOS {named} for {pool} nodes"
+        else:
+            refuses = f"QOS {named} does not take" if named else "no QOS takes"
+            what = f"{refuses} {nodes} {pool} nodes for {minutes} minutes"
+        raise InputError(what, f"There are: {most}" if most else "Name one")

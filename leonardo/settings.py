@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -21,15 +21,27 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
+    examples: ClassVar[str] = "launch"
+    """Where a file of the kind can be looked up."""
+
 
 AnySettings = TypeVar("AnySettings", bound=Settings)
 
 _MOST_VALUES = 100_000
 """In a file of settings; the longest here has some hundreds."""
 
-_FLOAT, _READER = "tag:yaml.org,2002:float", SafeConstructor()
+_INT, _FLOAT, _READER = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float", SafeConstructor()
 
-_EXAMPLE = "The other files in that folder are examples"
+_WORDS = {
+    "extra_forbidden": "unknown setting",
+    "tuple_type": "a list is wanted",
+    "list_type": "a list is wanted",
+    "dict_type": "keys are wanted",
+    "model_type": "keys are wanted",
+    "too_short": "it is empty",
+    "string_too_short": "it is empty",
+}
+"""What pydantic's types of errors are to whoever wrote the file; of the others its own words serve."""
 
 
 def find_settings(name: str | Path, folder: str) -> Path:
@@ -50,15 +62,15 @@ def read_settings(path: Path, kind: type[AnySettings], defaults: dict[str, Any] 
     """
     values = read_yaml(path)
     if not isinstance(values, dict):
-        raise InputError(f"{path} holds no settings", _EXAMPLE)
+        raise InputError(f"{path} holds no settings", _see(kind.examples))
     try:
         return kind.model_validate((defaults or {}) | values)
     except ValidationError as error:
         errors = error.errors()
         # a name that is misspelled is missing, too; that it is unknown says more
         first = next((entry for entry in errors if entry["type"] == "extra_forbidden"), errors[0])
-        message = "unknown setting" if first["type"] == "extra_forbidden" else first["msg"]
-        raise wrong_setting(path, first["loc"], message) from error
+        message = _WORDS.get(first["type"], first["msg"].removeprefix("Value error, "))
+        raise wrong_setting(path, first["loc"], message, kind.examples) from error
 
 
 def require_named(path: Path, folder: str, name: str) -> None:
@@ -99,10 +111,14 @@ def read_yaml(path: Path) -> Any:
     return values
 
 
-def wrong_setting(path: Path, place: Sequence[str | int], message: str) -> InputError:
-    """The error for a setting of a file."""
+def wrong_setting(path: Path, place: Sequence[str | int], message: str, examples: str = "launch") -> InputError:
+    """The error for a setting of a file; ``examples`` is where such files are."""
     setting = ".".join(str(part) for part in place) or "the file"
-    return InputError(f"{at(path, place)}: {setting}: {message}", _EXAMPLE)
+    return InputError(f"{at(path, place)}: {setting}: {message}", _see(examples))
+
+
+def _see(examples: str) -> str:
+    return f"Examples are in {examples}"
 
 
 def at(path: Path, place: Sequence[str | int]) -> str:
@@ -141,6 +157,11 @@ def _require_plain(path: Path, root: yaml.Node | None) -> None:
             and not math.isfinite(_READER.construct_yaml_float(node))
         ):
             raise InputError(f"{path}:{node.start_mark.line + 1}: {node.value} is no finite number", "Give one")
+        if isinstance(node, yaml.ScalarNode) and node.tag in (_INT, _FLOAT) and ":" in node.value:
+            raise InputError(
+                f"{path}:{node.start_mark.line + 1}: {node.value} is a number in sixties to YAML",
+                "Write a plain number in the setting's unit; or quotes around it, where it is none",
+            )
         if isinstance(node, yaml.MappingNode):
             seen: set[str] = set()
             for key, value in node.value:

@@ -3,11 +3,11 @@
 import os
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from leonardo.cluster import Cluster
+from leonardo.cluster import Cluster, Variables
 from leonardo.settings import Settings, find_settings, read_settings, require_named
 
 CACHE_VARIABLE = "LEONARDO_CACHE"
@@ -23,7 +23,7 @@ class Constraints(Settings):
 class _Substitute(Settings):
     reason: str = Field(min_length=1)
     """Why it may stand in; shown wherever results are."""
-    environment: dict[str, str] = {}
+    environment: Variables = {}
     """Variables that every command in the prepared states sees."""
     set_up_constraints: Constraints = Constraints()
 
@@ -63,7 +63,7 @@ class UpstreamRuntime(Settings):
     """
 
     flags: dict[str, Any] = {}
-    environment: dict[str, str] = {}
+    environment: Variables = {}
     ray: dict[str, str | int | float] = {}
 
 
@@ -92,6 +92,8 @@ class Site(Settings):
         cost: what an hour of a run costs here.
     """
 
+    examples: ClassVar[str] = "launch/templates/site.yaml, which has every key, and launch/sites"
+
     name: str
     cache: Path = Path("~/.cache/tmax-leonardo")
     node_cache: Annotated[Path | None, Field(validate_default=True)] = None
@@ -103,14 +105,13 @@ class Site(Settings):
     @field_validator("cache")
     @classmethod
     def _cache_folder(cls, value: Path) -> Path:
-        path = Path(os.path.expandvars(os.environ.get(CACHE_VARIABLE) or value)).expanduser()
-        return path if str(path).startswith("$") else path.absolute()  # not set here: elsewhere it may be
+        return _own_folder(os.environ.get(CACHE_VARIABLE) or value)
 
     @field_validator("node_cache")
     @classmethod
     def _node_folder(cls, value: Path | None) -> Path | None:
         chosen = os.environ.get(NODE_CACHE_VARIABLE) or value
-        return Path(chosen).expanduser().absolute() if chosen else None
+        return _own_folder(chosen) if chosen else None
 
     @field_validator("bases")
     @classmethod
@@ -136,6 +137,11 @@ class Site(Settings):
     def base(self, image: str) -> BaseSource:
         """How to get ``image``."""
         return self.bases.get(normal_image(image), BaseSource())
+
+
+def _own_folder(value: str | Path) -> Path:
+    path = Path(os.path.expandvars(value)).expanduser()
+    return path if str(path).startswith("$") else path.absolute()  # not set here: elsewhere it may be
 
 
 def normal_image(name: str) -> str:

@@ -71,6 +71,8 @@ def test_the_node_s_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.delenv("LEONARDO_NODE_CACHE", raising=False)
     (tmp_path / "site.yaml").write_text("name: here\nnode_cache: /local/me\n")
     assert load_site(tmp_path / "site.yaml").node_cache == Path("/local/me")
+    (tmp_path / "variable.yaml").write_text("name: here\nnode_cache: $NO_SUCH/me\n")
+    assert load_site(tmp_path / "variable.yaml").node_cache == Path("$NO_SUCH/me")
     assert load_site("desk").node_cache is None
     monkeypatch.setenv("LEONARDO_NODE_CACHE", "/scratch/me")
     assert load_site(tmp_path / "site.yaml").node_cache == load_site("desk").node_cache == Path("/scratch/me")

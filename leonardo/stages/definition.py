@@ -1,22 +1,23 @@
 """Stages and models as data: ``launch/stages/*.yaml`` and ``launch/models/*.yaml``, read strictly."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import asdict, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from pydantic import Field
 
 from leonardo.engine.desk.config import LearnerConfig, WarmStartConfig
 from leonardo.errors import InputError
-from leonardo.gates.criteria import Criterion
+from leonardo.gates.criteria import Criterion, require_figures
 from leonardo.gates.direction import DirectionRule
 from leonardo.gates.earlystop import StopRule
 from leonardo.jobs.settings import JobSettings, Shape
 from leonardo.rollout.episode import EpisodeSettings
 from leonardo.rollout.families import REFERENCE, load_family
-from leonardo.settings import Settings, at, find_settings, read_settings, require_named
+from leonardo.settings import Settings, at, find_settings, read_settings, require_named, wrong_setting
 from leonardo.stages.corpus import Corpus
+from leonardo.stages.figures import IN_A_JOB, IN_A_RUN
 
 DESK_SIZES = (
     "steps", "groups", "group_size", "wanted_groups", "rounds", "micro_batch", "checkpoint_every", "episode",
@@ -57,6 +58,8 @@ class Stage(Settings):
         pins: what a launch holds the machine to: ``upstream``, a commit.
         rows: the rows to train on where it is not the desk corpus: a file or folder below the site's ``shared``.
     """
+
+    examples: ClassVar[str] = "launch/stages"
 
     name: str
     after: str = ""
@@ -147,6 +150,8 @@ class Model(Settings):
         shapes: how it is laid out over GPUs, by what sites call them.
     """
 
+    examples: ClassVar[str] = "launch/models"
+
     name: str
     start: str
     family: str = REFERENCE
@@ -180,6 +185,7 @@ def load_stage(name: str | Path) -> Stage:
     path = find_settings(name, "stages")
     stage = read_settings(path, Stage)
     require_named(path, "stages", stage.name)
+    _require_measured(path, stage, IN_A_JOB if stage.rows else IN_A_RUN)
     _try(path, stage.corpus_sizes, stage.episode_settings, stage.learner, stage.warm_start_config)
     return stage
 
@@ -189,6 +195,7 @@ def load_model(name: str | Path) -> Model:
     path = find_settings(name, "models")
     model = read_settings(path, Model)
     require_named(path, "models", model.name)
+    _require_measured(path, model, dict.fromkeys((*IN_A_RUN, *IN_A_JOB)))
     _try(
         path,
         lambda: _changed(EpisodeSettings(), model.episode, "episode"),
@@ -196,6 +203,15 @@ def load_model(name: str | Path) -> Model:
     )
     load_family(model.family)
     return model
+
+
+def _require_measured(path: Path, read: Stage | Model, known: Collection[str]) -> None:
+    """Each criterion is about a figure that the verdict will have. Raises InputError."""
+    for number, criterion in enumerate(read.criteria):
+        try:
+            require_figures((criterion,), known)
+        except ValueError as error:
+            raise wrong_setting(path, ("criteria", number, "figure"), str(error), read.examples) from error
 
 
 class _WrongSettingError(InputError):
@@ -233,7 +249,5 @@ def _changed(default: Parts, values: dict[str, Any], where: str) -> Parts:
             changed[name] = kind(value)
         else:
             place = (*where.split("."), name)
-            raise _WrongSettingError(
-                place, f"{value!r} is no {kind.__name__}", "The other files in that folder are examples"
-            )
+            raise _WrongSettingError(place, f"{value!r} is no {kind.__name__}", "Examples are in launch/stages")
     return replace(default, **changed)

@@ -77,7 +77,7 @@ def _resources(stage: Stage, cluster: Cluster, pool_name: str, shape: Shape | No
     pool, job = cluster.pool(pool_name), stage.job
     minutes = choices.minutes or job.minutes
     nodes = shape.nodes if shape else 1
-    quality = choices.quality or cluster.quality(pool_name, nodes, minutes).name
+    quality = cluster.quality(pool_name, nodes, minutes, choices.quality).name
     whole = shape is not None and shape.gpus >= shape.nodes * pool.gpus
     gpus = 0 if shape is None else pool.gpus if whole else -(-shape.gpus // shape.nodes)
     cores = job.cores if shape is None else pool.cores if whole else pool.cores * gpus // max(1, pool.gpus)

@@ -112,7 +112,7 @@ def _resources(cluster: Cluster, choices: Choices, *, gpus: int, minutes: int) -
         tmp=min(pool.tmp_size, 8.0),
         gpus=gpus,
         gres=tuple(gres_of(pool, gpus, 0.0)),
-        quality=choices.quality or cluster.quality(pool_name, 1, minutes).name,
+        quality=cluster.quality(pool_name, 1, minutes, choices.quality).name,
         account=account_of(cluster, choices),
         options=cluster.sbatch,
     )

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
@@ -81,6 +81,8 @@ class Transfer(Stage):
         gate: what a training has to show.
         control: see the class.
     """
+
+    examples: ClassVar[str] = "launch/studies"
 
     attempts: int = Field(ge=1)
     question: str

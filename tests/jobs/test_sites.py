@@ -68,6 +68,33 @@ def test_quality_is_the_first_that_takes_it() -> None:
 
 
 @pytest.mark.parametrize(
+    ("pool", "minutes", "named", "words"),
+    [
+        (
+            "gpu",
+            30,
+            "nosuch",
+            "the site has no QOS nosuch for gpu nodes. There are: boost_qos_dbg: 1 to 2 nodes, 30 min",
+        ),
+        ("gpu", 60, "boost_qos_dbg", "QOS boost_qos_dbg does not take 1 gpu nodes for 60 minutes"),
+        ("cpu", 30, "boost_qos_dbg", "QOS boost_qos_dbg does not take 1 cpu nodes for 30 minutes. There are: dcgp"),
+    ],
+)
+def test_a_named_quality_has_to_take_it(pool: str, minutes: int, named: str, words: str) -> None:
+    """As one that is chosen; a site that names none knows nothing of them."""
+    site = load_site("leonardo")
+    with pytest.raises(InputError, match=words):
+        plan_stage(
+            load_stage("smoke"), load_model("desk"), site, Path("/r/x"),
+            Choices(pool=pool, minutes=minutes, quality=named),
+        )  # fmt: skip
+    assert site.cluster is not None
+    assert site.cluster.quality("gpu", 1, 30, "normal").name == "normal"
+    open_to_all = site.cluster.model_copy(update={"qualities": (Quality(most_minutes=60, most_nodes=1),)})
+    assert open_to_all.quality("gpu", 1, 90, named).name == named
+
+
+@pytest.mark.parametrize(
     ("old", "new", "words"),
     [
         ("grace: 300", "grase: 300", "cluster.grase: unknown setting"),
@@ -75,6 +102,43 @@ def test_quality_is_the_first_that_takes_it() -> None:
         ("partition: gpu", "partition: ''", "cluster.pools.gpu.partition: "),
         ("most_nodes: 2}", "nodes: 2}", "cluster.qualities.0"),
         ("scheduler: slurm", "scheduler: pbs", "cluster.scheduler: "),
+        (
+            "gres: gpu:a100:{gpus}",
+            "gres: gpu:a100:{gpu}",
+            "cluster.pools.gpu.gres: 'gpu:a100:{gpu}' cannot be filled in",
+        ),
+        (
+            "gres: gpu:a100:{gpus}",
+            "gres: gpu:a100:{gpus",
+            "cluster.pools.gpu.gres: 'gpu:a100:{gpus' cannot be filled in",
+        ),
+        (
+            'tmp_gres: ""',
+            "tmp_gres: tmpfs:{x}g",
+            "cluster.pools.gpu.tmp_gres: 'tmpfs:{x}g' cannot be filled in; the place",
+        ),
+        ("reserved_cores: 8", "reserved_cores: 64", "cluster.pools.gpu.reserved_cores: 64 of 64 cores leave none"),
+        ("gpu_memory: 80", "gpu_memory: -1", "cluster.pools.gpu.gpu_memory: "),
+        (
+            "memory: 480",
+            "memory: 494000",
+            "cluster.pools.gpu.memory: 494000 GiB is more than a node has; the unit is GiB",
+        ),
+        ("tmp: /tmp", "tmp: tmp", "cluster.pools.gpu.tmp: tmp is relative"),
+        ("roots: {shared: $WORK", "roots: {shared: work", "cluster.roots.shared: work/tmax-leonardo is relative"),
+        ("environment: {NCCL_", "environment: {NCCL ", "cluster.environment: 'NCCL SOCKET_IFNAME' is no name"),
+        ("  environment: {OMP_", "  environment: {OMP-", "upstream.environment: 'OMP-NUM_THREADS' is no name"),
+        ("set_up: [module load cuda]", "set_up: module load cuda", "cluster.set_up: a list is wanted"),
+        (
+            "apptainer: {",
+            "apptainer: none # {",
+            "cluster.apptainer: keys are wanted. Examples are in launch/templates/site",
+        ),
+        (
+            '- {name: "", most_minutes: 1440',
+            '- {name: "", most_minutes: 24:00:00',
+            "24:00:00 is a number in sixties to YAML. Write a plain number",
+        ),
     ],
 )
 def test_wrong_key_is_named(tmp_path: Path, old: str, new: str, words: str) -> None:
@@ -87,6 +151,21 @@ def test_wrong_key_is_named(tmp_path: Path, old: str, new: str, words: str) -> N
         load_site(path)
     line = 1 + text[: text.index(old)].count("\n")
     assert f"{path}:{line}: {words}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("pools: [gpu]", "pools: [gpus]", "debug: no pool gpus; there are gpu"),
+        ("most_minutes: 1440", "most_minutes: 86400", "86400 is more than 43200, 30 days; the unit is minutes"),
+    ],
+)
+def test_a_wrong_quality_is_named(tmp_path: Path, old: str, new: str, words: str) -> None:
+    """A pool that is not there, and seconds in place of minutes."""
+    path = tmp_path / "site.yaml"
+    path.write_text((LAUNCH / "templates/site.yaml").read_text().replace(old, new))
+    with pytest.raises(InputError, match=rf"site\.yaml:\d+: cluster\.qualities.*: {words}"):
+        load_site(path)
 
 
 def test_the_name_of_another_file_is_refused(tmp_path: Path) -> None:

@@ -43,20 +43,38 @@ def test_no_stage_injects_a_fault(name):
         ("desk: {steps: many}", "desk.steps: 'many' is no int"),
         ("criteria: [{figure: x, reason: y}]", "criteria.0: .*give least, most or equals"),
         ("criteria: [{figure: x, least: 1}]", ":3: criteria.0.reason: Field required"),
+        (
+            "criteria:\n  - {figure: updatez, least: 1, reason: y}",
+            r":4: criteria\.0\.figure: no figure updatez; there are upd",
+        ),
+        ("rows: r\ncriteria: [{figure: leftovers, most: 0, reason: y}]", ":4: criteria.*no figure leftovers"),
         ("corpus: {train: 3}\ncorpus: {train: 4}", ":5: corpus is there twice"),
         ("corpus: {train: 3, train: 4}", ":4: train is there twice"),
         ("corpus: [\n", ":6 is not YAML"),
         ("name: [", "is not YAML"),
+        ("job: 3", ":4: job: keys are wanted. Examples are in launch/stages"),
+        ("early_stop: {}", ":4: early_stop: a list is wanted"),
     ],
 )
 def test_a_wrong_setting_is_named_with_its_file(tmp_path, change, message):
     path = tmp_path / "stage.yaml"
     path.write_text(f"name: x\nshows: y\ncriteria: []\n{change}\n" if "name: [" not in change else change)
-    if change.startswith("criteria"):
+    if "criteria" in change:
         path.write_text(f"name: x\nshows: y\n{change}\n")
     with pytest.raises(InputError, match=message) as caught:
         load_stage(path)
     assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_models_criterion_is_about_a_figure_of_a_run_or_of_a_job(tmp_path):
+    path = tmp_path / "model.yaml"
+    rules = [f"- {{figure: {name}, most: 0, reason: y}}" for name in ("leftovers", "nodez")]
+    text = "\n".join(["name: x", "start: desk", "criteria:", *rules])
+    path.write_text(text)
+    with pytest.raises(InputError, match=r":5: criteria\.1\.figure: no figure nodez"):
+        load_model(path)
+    path.write_text(text.replace("nodez", "starts"))
+    assert len(load_model(path).criteria) == 2
 
 
 def test_an_unknown_stage_lists_the_known_ones():

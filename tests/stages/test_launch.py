@@ -17,6 +17,7 @@ from leonardo.site import load_site
 from leonardo.stages.asked import Asked
 from leonardo.stages.climb import pins_of
 from leonardo.stages.definition import load_model, load_stage
+from leonardo.stages.figures import IN_A_JOB
 from leonardo.stages.launch_note import note_stage
 from leonardo.stages.launch_options import StageOptions
 from leonardo.stages.launch_ready import Ready, check, choices_of, ready_stages
@@ -182,6 +183,7 @@ def test_the_verdict_on_a_job(
     entries = read(ready.plan.folder.parent / LEDGER)
     assert [entry.verdict for entry in entries] == ([] if word == "open" else [word])
     for entry in entries:
+        assert set(entry.figures) == set(IN_A_JOB)
         names = {Path(each.path).name for each in entry.records}
         assert {"run.json", "job.sh", "submitted.json", "environment-upstream.txt"} <= names
         assert entry.pins["data"]["tasks"] == "t1" and entry.pins["patches"] and entry.pins["base_policy"]["files"]

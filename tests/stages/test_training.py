@@ -15,6 +15,7 @@ from leonardo.sandbox.driver import Driver
 from leonardo.settings import LAUNCH
 from leonardo.stages.asked import Asked, UpstreamPlace
 from leonardo.stages.climb import rungs
+from leonardo.stages.figures import IN_A_RUN
 from leonardo.stages.training import run_stage
 
 SMALL = {
@@ -117,6 +118,7 @@ def test_a_run_that_an_early_stop_ends_fails_and_says_why(bench: Bench) -> None:
 def test_an_interrupted_pilot_goes_on_where_it_was(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     pilot = replace(bench.stage("pilot"), force="a trial")
     whole = bench.run(pilot)
+    assert set(whole.figures) == set(IN_A_RUN)
 
     with monkeypatch.context() as patch:
         patch.setattr("leonardo.stages.limits.RunLimits.look", interrupted)
