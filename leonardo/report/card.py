@@ -5,6 +5,7 @@ Nothing in it is written by hand: what it is and was trained on come from ``run.
 with, what it proves from the ledger's entries with the run's pins and those that they build on.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from huggingface_hub import EvalResult, ModelCardData
@@ -29,11 +30,15 @@ def write_card(checkpoint: Path, ledger: Path, served: Path | None = None) -> li
         InputError: no checkpoint; no run around it; a ledger that was edited, or that says nothing of the run.
     """
     card = collect(checkpoint, ledger)
-    copies = [to_upstream(checkpoint, served)] if served is not None else []
-    for folder in (checkpoint, *copies):
-        text = render_text("card.md.j2", FILTERS, card=card, is_served=folder in copies, tool=BASH_TOOL)
-        write_atomic(folder / FILE, f"---\n{_data(card).to_yaml()}\n---\n\n{text}")
-    return [folder / FILE for folder in (checkpoint, *copies)]
+    header = f"---\n{_data(card).to_yaml()}\n---\n\n"
+    own, other = (
+        header + render_text("card.md.j2", FILTERS, card=card, is_served=is_served, tool=BASH_TOOL)
+        for is_served in (False, True)
+    )  # both before anything is written
+    texts = {checkpoint: own} | ({to_upstream(checkpoint, served): other} if served is not None else {})
+    for folder, text in texts.items():
+        write_atomic(folder / FILE, text)
+    return [folder / FILE for folder in texts]
 
 
 def _data(card: Card) -> ModelCardData:
@@ -48,16 +53,18 @@ def _data(card: Card) -> ModelCardData:
         for measured in card.measured
         if measured.record.pass_rate is not None
     ]
-    published = (
-        card.base_model if card.base_model.count("/") == 1 and not card.base_model.startswith((".", "/")) else ""
-    )
     return ModelCardData(
         model_name=card.name,
         library_name="transformers",
         pipeline_tag="text-generation",
-        license=card.license or None,
-        base_model=card.base_model if published else None,
+        license=_one_or_all(card.licenses),
+        base_model=card.base_model if card.on_hub else None,
         tags=["tool-calling", "reinforcement-learning", "tmax-leonardo"],
         eval_results=results or None,
         ignore_metadata_errors=True,
     )
+
+
+def _one_or_all(names: Sequence[str]) -> str | list[str] | None:
+    """As a header has them."""
+    return [*names] if len(names) > 1 else next(iter(names), None)

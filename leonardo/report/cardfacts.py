@@ -1,11 +1,10 @@
 """What a checkpoint's model card says, collected from the run's records and the ledger."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-from huggingface_hub import metadata_load
 
 from leonardo import evidence
 from leonardo.engine.desk.policy import load_policy
@@ -15,9 +14,10 @@ from leonardo.evaluation import Comparison, EvaluationRecord, RunFacts, compare,
 from leonardo.evaluation.compare import differences
 from leonardo.evaluation.records import FamilyComparison
 from leonardo.evaluation.verdict import MINIMUM_PAIRS, percent
-from leonardo.files import digest_of, flat, read_json
+from leonardo.files import digest_of, flat
 from leonardo.gates.signal import signal_figures
 from leonardo.gates.steps import StepRecord, read_records
+from leonardo.report.cardrecords import Training, WarmStart, licenses_of, read_evaluation, read_left
 from leonardo.report.claims import left_open_by_machine, left_open_by_steps, proven_by_steps
 from leonardo.report.run import Run
 from leonardo.rollout.families import family_names, load_family
@@ -106,7 +106,7 @@ class Card:
         weights: digest of the weights; ``base`` of those that training began with, "" where it is not known.
         architecture, type, parameters: of the model.
         tool_format: how it writes calls; ``parser`` of vLLM reads them.
-        model: its model file, None where the run names none; ``license`` of its base model, "" where that is not known.
+        model: its model file, None where the run names none; ``licenses`` of its base model, as far as they are known.
         entries: of the ledger, with the run's pins; ``below`` are those that they build on, nearest first.
         measured: evaluations of these weights.
         settings: of the training, in words; empty where it was not trained.
@@ -127,14 +127,14 @@ class Card:
     tool_format: str
     parser: str
     model: Model | None
-    license: str
+    licenses: Sequence[str]
     entries: Sequence[Entered]
     below: Sequence[Entered]
     measured: Sequence[Measured]
     settings: dict[str, Any] = field(default_factory=dict)
     tasks: int = 0
     tasks_digest: str = ""
-    warm_start: dict[str, Any] = field(default_factory=dict)
+    warm_start: WarmStart | None = None
     shows: Sequence[str] = ()
     limits: Sequence[str] = ()
     injected: Sequence[str] = ()
@@ -143,6 +143,11 @@ class Card:
     def base_model(self) -> str:
         """What it was derived from; "" for a policy that was made from nothing."""
         return self.model.start if self.model and self.model.start != "desk" else ""
+
+    @property
+    def on_hub(self) -> bool:
+        """Whether the base model is named as the hub names one, and not by a folder."""
+        return re.fullmatch(r"\w[\w.-]*/[\w.-]+", self.base_model) is not None
 
     @property
     def pins(self) -> dict[str, Any]:
@@ -169,8 +174,9 @@ def collect(checkpoint: Path, ledger: Path) -> Card:
     weights = digest_of_weights(loaded.model.state_dict())
     place = checkpoint.resolve().relative_to(run.resolve())
     steps = read_records(checkpoint.parent / "steps.jsonl")
-    described = _described(checkpoint.parent / "config.json") if steps else {}
-    base = str(described.get("base") or (facts.pins.get("base_policy", "") if steps else ""))
+    training = (steps and read_left(checkpoint.parent / "config.json", Training)) or Training()
+    pinned = facts.pins.get("base_policy") if steps else None
+    base = training.base or (pinned if isinstance(pinned, str) else "")
     model = _model(facts, place)
     tool_format = loaded.tokenizer.init_kwargs.get("tool_call_format", "qwen3-xml")
     return Card(
@@ -185,14 +191,14 @@ def collect(checkpoint: Path, ledger: Path) -> Card:
         tool_format=tool_format,
         parser=_parser(tool_format),
         model=model,
-        license=_license(model, facts.site),
+        licenses=_licenses(model, facts.site),
         entries=_each_once(entries),
         below=_below(entries[-1].entry, all_entries),
         measured=_measured(run, place, weights, base),
-        settings=_settings(described, facts) if steps else {},
-        tasks=len(described.get("tasks", ())),
-        tasks_digest=digest_of(described.get("task_digests", [])),
-        warm_start=_described(Path(str(described.get("policy", ""))) / "warm-start.json"),
+        settings=_settings(training, facts) if steps else {},
+        tasks=len(training.tasks),
+        tasks_digest=digest_of(training.task_digests),
+        warm_start=read_left(Path(training.policy, "warm-start.json"), WarmStart) if training.policy else None,
         injected=sorted({fault for step in steps for fault in step.injected}),
         **_words(facts, steps),
     )
@@ -205,15 +211,6 @@ def _run_of(checkpoint: Path) -> Path:
     raise InputError(
         f"{checkpoint} lies in no run (run.json is missing above it)", "Name a checkpoint in its run's folder"
     )
-
-
-def _described(path: Path) -> dict[str, Any]:
-    """A description that a training left; nothing where there is none."""
-    try:
-        found = read_json(path)
-    except FileNotFoundError:
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _model(facts: RunFacts, place: Path) -> Model | None:
@@ -229,14 +226,13 @@ def _model(facts: RunFacts, place: Path) -> Model | None:
     return None
 
 
-def _license(model: Model | None, site: str) -> str:
+def _licenses(model: Model | None, site: str) -> tuple[str, ...]:
     """What the base model's own card says, where its folder has one."""
     try:
         folder = pretrained(model, load_site(site)) if model else None
-        said = metadata_load(folder / FILE) if folder and (folder / FILE).is_file() else None
-    except (InputError, ValueError, OSError):
-        return ""
-    return str((said or {}).get("license", ""))
+    except InputError:
+        return ()
+    return licenses_of(folder / FILE) if folder else ()
 
 
 def _parser(tool_format: str) -> str:
@@ -264,7 +260,7 @@ def _below(entry: evidence.Evidence, entries: Sequence[Entered]) -> list[Entered
 
 
 def _measured(run: Path, place: Path, weights: str, base: str) -> list[Measured]:
-    records = [read_record(path, EvaluationRecord) for path in sorted(run.glob("evaluation-*.json"))]
+    records = [read_evaluation(path) for path in sorted(run.glob("evaluation-*.json"))]
     prefix = "".join(f"{part}-" for part in place.parts[:-1])
     found = []
     for record in records:
@@ -278,9 +274,9 @@ def _measured(run: Path, place: Path, weights: str, base: str) -> list[Measured]
     return found
 
 
-def _settings(described: dict[str, Any], facts: RunFacts) -> dict[str, Any]:
+def _settings(training: Training, facts: RunFacts) -> dict[str, Any]:
     """Of the training: the desk learner's in words, upstream's as its flags are called."""
-    if learner := flat(described.get("learner", {})):
+    if learner := flat(training.learner):
         return {words: learner[name] for name, words in _LEARNER.items() if name in learner}
     flags = facts.configuration.get("upstream")
     return flat(flags) if isinstance(flags, dict) else {}

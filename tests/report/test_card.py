@@ -10,13 +10,14 @@ import yaml
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from leonardo import evidence
-from leonardo.engine.desk.config import LearnerConfig, PolicyShape, settings_of
+from leonardo.engine.desk.config import LearnerConfig, PolicyShape, WarmStartConfig, settings_of
 from leonardo.engine.desk.policy import make_model, make_tokenizer, save_policy
 from leonardo.engine.desk.update import digest_of_weights
 from leonardo.errors import InputError
-from leonardo.evaluation import EvaluationRecord, RunFacts, TaskResult
+from leonardo.evaluation import EvaluationRecord, RunFacts, Substitution, TaskResult
 from leonardo.files import write_json
 from leonardo.report.card import write_card
+from leonardo.report.cardrecords import Training, WarmStart, licenses_of, read_left
 from leonardo.rollout.prompts import BASH_TOOL
 from leonardo.settings import LAUNCH
 
@@ -55,8 +56,10 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     model_file = tmp_path / "model.yaml"
     model_file.write_text("name: model\nstart: somebody/published\n")
     (run / "model/steps.jsonl").write_bytes(STEPS.read_bytes())
-    described = {"learner": settings_of(LearnerConfig()), "base": BASE, "tasks": ["a", "b", "c"], "policy": "/nowhere"}
-    write_json(run / "model/config.json", described)
+    described = {"learner": settings_of(LearnerConfig()), "base": BASE, "tasks": ["a", "b", "c"]}
+    write_json(run / "model/config.json", described | {"policy": str(tmp_path)})
+    warm_start = {"config": settings_of(WarmStartConfig()), "demonstrations": [192, 6600], "losses": [1.5]}
+    write_json(tmp_path / "warm-start.json", warm_start)
     RunFacts(
         name="Study, seed 1", stage="study", site="desk", pins=PINS, limits=["Anything about large models."],
         configuration={"model": str(model_file), "corpus": {"train": 3}}, assets={"prepared states": 3},
@@ -87,7 +90,8 @@ def test_it_says_what_the_records_say(runs: Path) -> None:
     measured = {each["dataset"]["name"]: each["metrics"][0]["value"] for each in data["model-index"][0]["results"]}
     assert measured == {"held-out tasks of study": 0.5, "apart of study": 0.75}
     for words in (
-        "# model (Study, seed 1)", "Qwen3_5ForCausalLM", "`qwen3-xml`", "on 3 tasks",
+        "# model (Study, seed 1)", "600 steps on 192 demonstrations of whole", "40 % are right",
+        "Qwen3_5ForCausalLM", "`qwen3-xml`", "on 3 tasks",
         "| trained on | 3 tasks `", "the base model's: apache-2.0",
         "- 1,280 training rollouts ran; 0 failed", "| learning rate (AdamW) | 0.002 |", "| prepared states | 3 |",
         "| settings of the stage | `c0ffee` |", "| bases.image:1 | `ba5e` |", "- Anything about large models.",
@@ -165,11 +169,14 @@ def test_the_folder_loads_in_transformers_and_speaks(
 
 
 def test_the_served_form_has_a_card_that_says_how(runs: Path, tmp_path: Path) -> None:
+    (runs.parent / "cache/models/published/README.md").write_text("---\nlicense: [mit, gemma]\n---\n")
     _, served = write_card(runs / "study-seed1/model/policy", runs / evidence.LEDGER, tmp_path / "served")
     (code,) = re.findall(r"```python\n(.+?)```", served.read_text(), re.DOTALL)
     compile(code, "card", "exec")
     assert "language_model_only=True" in code and "max_tokens=5" in code
     assert (served.parent / "model.safetensors").is_file()
+    assert yaml.safe_load(served.read_text().split("---\n")[1])["license"] == ["mit", "gemma"]
+    assert "the base model's: mit, gemma" in served.read_text()
 
 
 @pytest.mark.parametrize("content", ["{}", "", "[1]", "{"])
@@ -179,3 +186,92 @@ def test_a_damaged_configuration_is_one_line(runs: Path, content: str) -> None:
     with pytest.raises(InputError, match="holds no model that can be read") as caught:
         write_card(checkpoint, runs / evidence.LEDGER)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("header", "licenses"),
+    [
+        ("license: mit", ("mit",)),
+        ("license: [a, ' b ', 5, '']", ("a", "b")),
+        ("license:", ()),
+        ("license: {a: b}", ()),
+        ("license: [", ()),
+        ("license: !!python/object/apply:os.getcwd []", ()),
+        ("license: " + "[" * 5000, ()),
+        ("- license", ()),
+    ],
+)
+def test_the_license_is_told_where_the_header_names_it(tmp_path: Path, header: str, licenses: tuple[str, ...]) -> None:
+    (tmp_path / "README.md").write_text(f"---\n{header}\n---\n# published\n")
+    assert licenses_of(tmp_path / "README.md") == licenses
+
+
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [
+        (Training, {"learner": "fast"}),
+        (Training, {"learner": ["fast"]}),
+        (Training, {"tasks": 5}),
+        (Training, {"tasks": None}),
+        (Training, {"policy": 5}),
+        (WarmStart, {"config": None}),
+        (WarmStart, {"demonstrations": None}),
+        (WarmStart, {"demonstrations": [1]}),
+        (WarmStart, {"config": {"steps": 5, "right": None}}),
+        (WarmStart, {"config": {"steps": 5, "right": "0.4"}}),
+    ],
+)
+def test_what_a_training_left_is_held_to_its_form(
+    tmp_path: Path, kind: type[Training | WarmStart], change: dict[str, object]
+) -> None:
+    whole = {"learner": {}, "tasks": [], "config": {"steps": 5, "right": 0.4}, "demonstrations": [3, 4], "more": 1}
+    write_json(tmp_path / "left.json", whole)
+    assert read_left(tmp_path / "left.json", kind)
+    write_json(tmp_path / "left.json", whole | change)
+    with pytest.raises(InputError, match=r"left\.json: not a valid") as caught:
+        read_left(tmp_path / "left.json", kind)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("file", "change"),
+    [
+        ("model/config.json", {"learner": "fast"}),
+        ("warm-start.json", {"config": {}}),
+        ("evaluation-trained.json", {"tasks": []}),
+        ("evaluation-trained.json", {"pins": {"sampling": {"temperature": "1.0) or exit('evil'"}}}),
+        ("evaluation-trained.json", {"pins": {"top_p": 1, "limits.context_tokens": True}}),
+    ],
+)
+def test_a_damaged_record_is_one_line_and_no_card(
+    runs: Path, tmp_path: Path, file: str, change: dict[str, object]
+) -> None:
+    run = runs / "study-seed1"
+    path = run / file if (run / file).is_file() else tmp_path / file
+    write_json(path, json.loads(path.read_text()) | change)
+    with pytest.raises(InputError, match=re.escape(str(path))) as caught:
+        write_card(run / "model/policy", runs / evidence.LEDGER, tmp_path / "served")
+    assert "\n" not in str(caught.value)
+    assert not (run / "model/policy/README.md").exists() and not (tmp_path / "served").exists()
+
+
+def test_what_records_say_stays_in_its_line_and_its_cell(runs: Path) -> None:
+    """Texts with breaks of lines, marks of cells and of headings, in all that comes from outside."""
+    run, evil = runs / "study-seed1", "# a | b\n\n# evil\r\u2028| <b>c"
+    (runs.parent / "model.yaml").write_text(f"name: model\nstart: {json.dumps('./' + evil)}\n")
+    facts = RunFacts.model_validate_json((run / "run.json").read_text())
+    pins = {**PINS, "e|\n# vil": evil}
+    facts.model_copy(
+        update={
+            "name": evil, "limits": [evil], "pins": pins, "assets": {evil: evil},
+            "substitutions": [Substitution(asked=evil, used=evil)],
+        }
+    ).write(run / "run.json")  # fmt: skip
+    evidence.append(runs / evidence.LEDGER, evidence.Evidence(name="study", verdict="pass", pins=pins, says=evil))
+    (path,) = write_card(run / "model/policy", runs / evidence.LEDGER)
+    body = path.read_text().split("---\n", 2)[2]
+    prose = re.sub(r"```.+?```", "", body, flags=re.DOTALL).splitlines()
+    headings = [line for line in prose if re.match(r"[-\s]*#", line)]
+    assert [line[:6] for line in headings] == ["# mode", "## Res", "## Tra", "## Dat", "## Evi", "## Lim", "## Use"]
+    assert not any("evil" in line and line.startswith(("|", "evil")) and line.count("|") != 3 for line in prose)
+    assert "<b>" not in body and body.count("evil") >= 7
