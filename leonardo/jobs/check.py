@@ -8,7 +8,7 @@ from typing import Any
 
 from leonardo.cluster import Cluster, Pool
 from leonardo.engine.upstream.flags import TRAINER, command_line, known_flags
-from leonardo.errors import InputError
+from leonardo.errors import InfrastructureError, InputError
 from leonardo.files import require_writable, write_atomic
 from leonardo.hooks.paths import LONGEST_SCRATCH
 from leonardo.jobs import slurm
@@ -20,6 +20,7 @@ from leonardo.jobs.plan import JobPlan
 from leonardo.jobs.settings import Shape
 from leonardo.jobs.space import space_findings
 from leonardo.overlay.stack import read_stack, unpatched
+from leonardo.site import CACHE_VARIABLE, NODE_CACHE_VARIABLE
 
 _ID_DIGITS = 8
 """Of a job's id, at most, in the name of its scratch folder."""
@@ -71,7 +72,8 @@ def check(plan: JobPlan, cluster: Cluster, pool: Pool, script: str, trainer: Tra
         if trainer.model is not None:
             found += model_findings(trainer.model, trainer.name, trainer.start, trainer.revision)
     named = {finding.what.split(" ")[0] for finding in found if finding.id == "offline.model"}
-    found += [finding for finding in needs_findings(plan.needs) if not _told(finding, trainer, named, found)]
+    needs = {path: hint for path, hint in plan.needs.items() if not path.startswith("$")}  # of a folder that is told
+    found += [finding for finding in needs_findings(needs) if not _told(finding, trainer, named, found)]
     found += _folder(plan.folder)
     found += space_findings(cluster.roots)
     return found + list(_scheduler(plan, cluster, script, bool(found)))
@@ -88,7 +90,10 @@ def _told(finding: Finding, trainer: Trainer | None, named: set[str], found: lis
 
 
 def _paths(plan: JobPlan, cluster: Cluster, pool: Pool) -> Iterator[Finding]:
-    for name, path in (("shared", cluster.roots.shared), ("scratch", cluster.roots.scratch), ("tmp", pool.tmp)):
+    folders = {"shared": cluster.roots.shared, "scratch": cluster.roots.scratch, "tmp": pool.tmp}
+    caches = {"cache": CACHE_VARIABLE, "node_cache": NODE_CACHE_VARIABLE}
+    folders |= {name: Path(plan.environment.get(variable, "")) for name, variable in caches.items()}
+    for name, path in folders.items():
         if "$" in str(path):
             yield Finding("paths.variable", f"{name} of the site is {path}, which is not set here", "Set the variable")
     scratch = len(os.fsencode(plan.scratch / f"l{'9' * _ID_DIGITS}"))
@@ -181,7 +186,13 @@ def _scheduler(plan: JobPlan, cluster: Cluster, script: str, wrong: bool) -> Ite
         return
     place = plan.folder if plan.folder.is_dir() else None
     refusal = _refusal(script, place)
-    if refusal:
+    if not refusal:
+        return
+    try:
+        slurm.configuration()
+    except InfrastructureError:
+        yield Finding("slurm.away", f"Slurm cannot be asked ({refusal})", "Check again where its controller answers")
+    else:
         yield Finding("slurm.refused", f"the scheduler would not take it: {refusal}", "Change the site or the stage")
 
 

@@ -87,8 +87,11 @@ class Shape(Settings):
 
 
 def shape_for(shapes: dict[str, Shape], gpu: str, model: str) -> Shape:
-    """The shape for a kind of GPU. Raises InputError that names those there are."""
+    """The shape for a kind of GPU. Raises InputError that names those there are and says what to do."""
     if gpu not in shapes:
-        known = ", ".join(shapes) or "none"
-        raise InputError(f"model {model} has no shape for {gpu or 'a node without GPUs'}", f"It has: {known}")
+        known = f"It has: {', '.join(shapes)}. Name one with --shape, or add" if shapes else "It has none: add"
+        raise InputError(
+            f"model {model} has no shape for {gpu or 'a node without GPUs'}",
+            f"{known} one to the model's file (docs/new-site.md)",
+        )
     return shapes[gpu]

@@ -93,6 +93,9 @@ def ready_stages(
     called = [chain[name].name for name in stages]
     if twice := [name for name in called if called.count(name) > 1]:
         raise InputError(f"stage {twice[0]} is there twice", "Name each stage of a chain once")
+    for number, (name, stage) in enumerate(zip(called, chain.values(), strict=True)):
+        if stage.after in called[number:]:
+            raise InputError(f"{name} is named before {stage.after}, which opens it", f"Name {stage.after} first")
     before: list[tuple[str, str]] = []  # stages of this chain, with their engines
     for name, stage in chain.items():
         model = load_model(choices.model or stage.model)
@@ -149,7 +152,8 @@ def unset_note(ready: Ready) -> str:
 def unset_variables(ready: Ready) -> list[str]:
     """Those of the site's folders that are not set in this shell."""
     cluster = cluster_of(ready.site)
-    folders = (cluster.roots.shared, cluster.roots.scratch, cluster.pool(ready.pool).tmp, ready.site.cache)
+    site = ready.site
+    folders = (cluster.roots.shared, cluster.roots.scratch, cluster.pool(ready.pool).tmp, site.cache, site.node_cache)
     return sorted({name for folder in folders for name in re.findall(r"\$\{?\w+\}?", str(folder))})
 
 

@@ -8,6 +8,7 @@ import pytest
 from leonardo.cluster import Cluster, Quality
 from leonardo.errors import InputError
 from leonardo.jobs.arithmetic import learner_memory, memory_findings, node_findings, shape_findings
+from leonardo.jobs.settings import shape_for
 from leonardo.settings import LAUNCH
 from leonardo.site import load_site
 from leonardo.stages.definition import load_model, load_stage
@@ -186,8 +187,12 @@ def test_site_without_a_cluster() -> None:
 
 
 def test_model_without_a_shape() -> None:
-    """Names the GPU and the shapes that there are."""
-    with pytest.raises(InputError, match=r"has no shape for H800\. It has: A100-64GB"):
+    """Names the GPU and the shapes that there are, and what to do."""
+    with pytest.raises(InputError, match=r"no shape for H800\. It has none: add one to the model's file"):
+        shape_for({}, "H800", "small")
+    with pytest.raises(
+        InputError, match=r"has no shape for H800\. It has: A100-64GB.* Name one with --shape, or add one"
+    ):
         choices = Choices(engine="upstream", shape="H800")
         plan_stage(load_stage("reproduce"), load_model("qwen35_9b"), load_site("leonardo"), Path("/r/x"), choices)
 

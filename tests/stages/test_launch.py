@@ -1,12 +1,14 @@
 """The ladder before the queue, and the verdict on a job of upstream's trainer after it; without a Slurm."""
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from rich.console import Console
 
 from leonardo.errors import InputError
@@ -20,7 +22,7 @@ from leonardo.stages.definition import load_model, load_stage
 from leonardo.stages.figures import IN_A_JOB
 from leonardo.stages.launch_note import note_stage
 from leonardo.stages.launch_options import StageOptions
-from leonardo.stages.launch_ready import Ready, check, choices_of, ready_stages
+from leonardo.stages.launch_ready import Ready, check, choices_of, ready_stages, unset_variables
 from leonardo.stages.launch_verdict import Verdict, judge
 from leonardo.stages.trainers import UpstreamPlace, _upstream_run
 from leonardo.stages.training import run_stage
@@ -121,6 +123,41 @@ def test_a_chain_opens_by_dependency_of_the_same_engine_and_force_stains(plan: P
     assert "--force 'it'\"'\"'s a trial'" in calibrate.script
     with pytest.raises(InputError, match="not one line"):
         plan("stage.yaml", force="a\nb")
+
+
+def test_a_chain_in_the_wrong_order_is_said_to_be_one(plan: Plan) -> None:
+    with pytest.raises(InputError, match=r"calibrate is named before smoke, which opens it\. Name smoke first"):
+        plan("calibrate", "smoke", engine="desk")
+
+
+def test_a_cache_on_a_variable_that_is_not_set_is_found(plan: Plan, tmp_path: Path) -> None:
+    site = tmp_path / "site.yaml"
+    caches = {"cache": "$WROK/cache", "node_cache": "$NO_SUCH/layers", "bases": {}}
+    site.write_text(yaml.safe_dump(yaml.safe_load(site.read_text()) | caches))
+    (ready,) = plan("smoke", engine="desk")
+    found = check(ready)
+    assert [finding.what for finding in found if finding.id.startswith("paths.")] == [
+        "cache of the site is $WROK/cache, which is not set here",
+        "node_cache of the site is $NO_SUCH/layers, which is not set here",
+    ]
+    assert unset_variables(ready) == ["$NO_SUCH", "$WROK"]
+
+
+def test_a_scheduler_that_does_not_answer_has_refused_nothing(
+    plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (ready,) = plan("smoke", engine="desk")
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    monkeypatch.setenv("PATH", str(programs), prepend=os.pathsep)
+    for name, code in {"sbatch": 1, "sacctmgr": 1, "scontrol": 1}.items():
+        (programs / name).write_text(f"#!/bin/sh\necho '{name}: error: no luck' >&2; exit {code}\n")
+        (programs / name).chmod(0o755)
+    (away,) = [finding for finding in check(ready) if finding.id.startswith("slurm.")]
+    assert str(away) == "slurm.away: Slurm cannot be asked (no luck). Check again where its controller answers"
+    (programs / "scontrol").write_text("#!/bin/sh\nexit 0\n")
+    (refused,) = [finding for finding in check(ready) if finding.id.startswith("slurm.")]
+    assert str(refused).startswith("slurm.refused: the scheduler would not take it: no luck. Change")
 
 
 def test_a_queued_job_opens_what_waits_for_it(plan: Plan) -> None:
