@@ -39,7 +39,7 @@ class RowOptions:
     """Those that every option leaves (:mod:`leonardo.assets.selection`); all if none is given."""
 
     first: First = None
-    ids: Annotated[str, typer.Option(help="Rows by their ids, with commas between.")] = ""
+    ids: Annotated[str | None, typer.Option(help="Rows by their ids, with commas between.")] = None
     ids_file: IdsFile = None
     sample: Sample = None
 

@@ -52,12 +52,12 @@ def select(
 
 def read_chosen(rows: Path, which: RowOptions, shard: str = "") -> list[Task]:
     """The tasks of a file or folder that :func:`select` leaves. Raises InputError."""
-    if which.ids and not words(which.ids):
+    if which.ids is not None and not words(which.ids):
         raise InputError(f"--ids {which.ids!r} names no row", "Leave it out to take all")
     return select(
         read_tasks(rows),
         first=which.first,
-        ids=words(which.ids),
+        ids=words(which.ids or ""),
         ids_file=which.ids_file,
         sample=which.sample,
         shard=shard,

@@ -23,13 +23,14 @@ def test_first_ids_and_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", ["", "\n", "\ufeff# none\n"])
 def test_a_file_that_names_none_does_not_select_all(tmp_path: Path, content: str) -> None:
-    """Nor do commas alone: what made the list may have failed."""
+    """Nor do commas alone, or nothing: what made the list may have failed."""
     (tmp_path / "ids").write_text(content)
     with pytest.raises(InputError, match="ids names no row"):
         select(TASKS, ids_file=tmp_path / "ids")
     (tmp_path / "rows.jsonl").write_text("")
-    with pytest.raises(InputError, match="--ids ',' names no row"):
-        read_chosen(tmp_path / "rows.jsonl", RowOptions(ids=","))
+    for given in (",", ""):
+        with pytest.raises(InputError, match=f"--ids '{given}' names no row"):
+            read_chosen(tmp_path / "rows.jsonl", RowOptions(ids=given))
 
 
 def test_a_sample_stays_and_grows() -> None:
