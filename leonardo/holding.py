@@ -1,9 +1,10 @@
 """Locks on files: one process at a time. The kernel gives back those of a process that was killed."""
 
+import errno
 import fcntl
 import os
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -24,13 +25,19 @@ def taken(stream: IO[Any]) -> bool:
 
 @contextmanager
 def in_turn(lock: Path, waits: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Hold the file ``lock`` alone during the block. Where another has it, calls ``waits``, then waits."""
-    lock.parent.mkdir(parents=True, exist_ok=True)
-    with lock.open("w") as stream:
-        if not taken(stream):
-            waits()
-            fcntl.flock(stream, fcntl.LOCK_EX)
-        yield
+    """Hold the file ``lock`` alone during the block. Where another has it, calls ``waits``, then waits.
+
+    Raises:
+        InputError: it cannot be opened.
+    """
+    while True:
+        with _opened(lock) as stream:
+            if not taken(stream):
+                waits()
+                fcntl.flock(stream, fcntl.LOCK_EX)
+            if _is_at(stream, lock):
+                yield
+                return
 
 
 def alone_in(folder: Path) -> AbstractContextManager[None]:
@@ -39,7 +46,7 @@ def alone_in(folder: Path) -> AbstractContextManager[None]:
     A file system without locks has none of it: the block runs all the same.
 
     Raises:
-        InputError: another process works there; says which.
+        InputError: another process works there, and which; or the lock cannot be opened.
     """
     return _alone(folder / AT_WORK, folder)
 
@@ -51,17 +58,42 @@ def alone_at(file: Path) -> AbstractContextManager[None]:
 
 @contextmanager
 def _alone(lock: Path, what: Path) -> Iterator[None]:
-    lock.parent.mkdir(parents=True, exist_ok=True)
-    with lock.open("a+", encoding="utf-8") as stream:
-        try:
-            mine = taken(stream)
-        except OSError:
-            mine = True
-        if not mine:
-            stream.seek(0)
-            by = stream.read(100).strip() or "?"
-            raise InputError(f"{what}: another process works there ({by})", "Wait until it has ended")
-        stream.truncate(0)
-        stream.write(f"pid {os.getpid()} on {os.uname().nodename}\n")
-        stream.flush()
-        yield
+    while True:
+        with _opened(lock) as stream:
+            try:
+                mine = taken(stream)
+            except OSError:
+                mine = True
+            if not mine:
+                by = " ".join(stream.read(100).split()) or "?"
+                raise InputError(f"{what}: another process works there ({by})", "Wait until it has ended")
+            if not _is_at(stream, lock):
+                continue
+            with suppress(OSError):  # a full disk: nobody is told who works there
+                os.truncate(stream.fileno(), 0)
+                os.write(stream.fileno(), f"pid {os.getpid()} on {os.uname().nodename}\n".encode())
+            yield
+            return
+
+
+def _opened(lock: Path) -> IO[str]:
+    """A file to be locked, made where it is not there, by whoever may write to its folder."""
+    try:
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        why = "it is a link" if error.errno == errno.ELOOP else error.strerror
+        raise InputError(
+            f"{lock} cannot be locked ({why})", "It has to be a file in a folder with room, which may be written to"
+        ) from error
+    with suppress(OSError):  # another member of the group has made it
+        os.fchmod(descriptor, 0o666)
+    return os.fdopen(descriptor, encoding="utf-8", errors="replace")
+
+
+def _is_at(stream: IO[Any], path: Path) -> bool:
+    """Whether what is locked is still there under its name: who removes it lets another in."""
+    try:
+        return os.path.samestat(os.fstat(stream.fileno()), path.lstat())
+    except FileNotFoundError:
+        return False
