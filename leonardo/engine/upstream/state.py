@@ -7,13 +7,17 @@ the others'. Where a save was interrupted, upstream takes the folder with the mo
 whole, and ends if there is none. Nothing that was saved is removed here: what stands in the way is renamed.
 """
 
+import errno
+import os
 import re
 import shutil
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from leonardo.errors import InfrastructureError
 from leonardo.files import write_atomic
+from leonardo.taxonomy import FailureClass
 
 LATEST = "latest"
 
@@ -27,16 +31,32 @@ def mend_state(folder: Path) -> Iterator[str]:
     """Leave in ``folder`` what the trainer can go on from, and yield a line for each thing that is done about it.
 
     Folders after the one that ``latest`` names are set aside: the save was interrupted. Where ``latest`` names none, or
-    one that is not whole while an earlier one is, it is written anew for the newest state that is whole; where it names
-    none and none is, the whole folder is set aside, since upstream wants no folder where there is no state. What is set
-    aside lies beside ``folder``, until something else is.
+    one that is not whole, it is written anew for the newest state that is whole; where none is, the whole folder is set
+    aside, since upstream wants no folder where there is no state. A state of which it is not certain is kept where no
+    earlier one is whole. What is set aside lies beside ``folder``, until something else is.
+
+    Raises:
+        InfrastructureError: the disk does not take it.
     """
+    try:
+        yield from _mended(folder)
+    except OSError as error:
+        raise InfrastructureError(
+            f"{error.filename or folder}: the saved state cannot be made ready ({error.strerror})",
+            "Make room there, or make it writable",
+            FailureClass.SPACE if error.errno in (errno.ENOSPC, errno.EDQUOT) else FailureClass.RUNTIME,
+        ) from error
+
+
+def _mended(folder: Path) -> Iterator[str]:
     if not folder.is_dir():
         return
     saved = {path.name: path for path in sorted(folder.glob("global_step*"), key=_step) if _is_one(path)}
     named, earlier = _latest(folder), set(folder.parent.glob(f"{_ASIDE}*"))
-    whole = _whole(list(saved.values()), (folder / LATEST).exists())
-    spoilt = named in saved and named not in whole and bool(whole) and _step(saved[whole[-1]]) < _step(saved[named])
+    whole = _whole(list(saved.values()), os.path.lexists(folder / LATEST))
+    spoilt = named in saved and not _files_are_whole(saved[named])
+    if named in saved and named not in whole and whole:  # it may lack files
+        spoilt |= _step(saved[whole[-1]]) < _step(saved[named])
     if named not in saved or spoilt:
         wrong = f"names {named[:40]!r}, which is not {'whole' if spoilt else 'there'}" if named else "cannot be read"
         if (folder / LATEST).is_dir():
@@ -69,15 +89,18 @@ def saved_state(folder: Path) -> str:
 
 
 def _whole(saved: list[Path], was_named: bool) -> list[str]:
-    """Those of ``saved``, oldest first, that have their files, as many as another, and each to its end.
+    """Those of ``saved``, oldest first, that have their files, as many as any before, and each to its end.
 
     How many files a state has is known from another one alone: a single one counts only where something had been
     written in its name, which the trainer does last.
     """
-    whole = [path for path in saved if _files_are_whole(path)]
-    most = max((len(_files(path)) for path in saved), default=0)
-    whole = [path for path in whole if len(_files(path)) == most]
-    return [path.name for path in whole] if len(saved) > 1 or was_named else []
+    counts = [len(_files(path)) for path in saved]
+    whole = [
+        path.name
+        for number, path in enumerate(saved)
+        if counts[number] == max(counts[: number + 1]) and _files_are_whole(path)
+    ]
+    return whole if len(saved) > 1 or was_named else []
 
 
 def _files(state: Path) -> list[Path]:
@@ -96,14 +119,18 @@ def _set_aside(path: Path, earlier: set[Path], place: Path | None = None) -> str
     target = (place or path.parent) / f"{_ASIDE}{path.name}"
     while earlier:
         old = earlier.pop()
-        shutil.rmtree(old, ignore_errors=True)
+        if old.is_dir() and not old.is_symlink():
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            old.unlink(missing_ok=True)
     return path.rename(target).name
 
 
 def _latest(folder: Path) -> str:
-    """What ``latest`` names; "" where it is not there, or holds no name."""
+    """What ``latest`` names; "" where it is not there, is no file, or holds no name."""
+    latest = folder / LATEST
     try:
-        named = (folder / LATEST).read_text(encoding="utf-8").strip()
+        named = latest.read_text(encoding="utf-8").strip() if latest.is_file() else ""
     except (OSError, UnicodeDecodeError):
         return ""
     return named if re.fullmatch(r"global_step\d+", named) else ""

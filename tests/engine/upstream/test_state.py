@@ -1,11 +1,15 @@
 """What is left of a save that was interrupted, before the trainer starts again."""
 
+import errno
+import os
 import zipfile
 from pathlib import Path
 
 import pytest
 
 from leonardo.engine.upstream.state import mend_state, saved_state
+from leonardo.errors import InfrastructureError
+from leonardo.taxonomy import FailureClass
 
 
 def save(place: Path, step: int, ranks: int = 2) -> Path:
@@ -107,13 +111,72 @@ def test_a_named_state_that_is_not_whole_gives_way_to_an_earlier_one(tmp_path: P
     assert names(tmp_path) == ["set-aside-global_step10", "state"]
 
 
-def test_a_lone_state_is_kept_though_it_is_not_whole(tmp_path: Path) -> None:
-    """Upstream says what is wrong with it; to begin anew is a person's choice."""
+def test_a_lone_state_that_is_not_whole_is_set_aside(tmp_path: Path) -> None:
+    """The trainer would fail at each restart. One whose files are whole is kept, though it may lack some."""
     place = tmp_path / "state"
     file = save(place, 5) / "zero_pp_rank_1_mp_rank_00_optim_states.pt"
-    file.write_bytes(b"")
     (place / "latest").write_text("global_step5")
+    file.unlink()
     assert list(mend_state(place)) == [] and saved_state(place) == "global_step5"
+    file.write_bytes(b"")
+    (line,) = mend_state(place)
+    assert "names no state that is whole (global_step5): set aside as set-aside-state" in line
+    assert not place.exists() and (tmp_path / "set-aside-state/global_step5").is_dir()
+
+
+def test_a_state_that_is_not_whole_gives_way_to_one_with_fewer_files(tmp_path: Path) -> None:
+    """What is broken is no measure for what was saved before."""
+    place = tmp_path / "state"
+    save(place, 2)
+    next(save(place, 9, ranks=3).glob("*optim*")).write_bytes(b"")
+    (place / "latest").write_text("global_step9")
+    lines = list(mend_state(place))
+    assert saved_state(place) == "global_step2" and "names 'global_step9', which is not whole" in lines[0]
+    assert names(tmp_path) == ["set-aside-global_step9", "state"] and list(mend_state(place)) == []
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_a_name_that_is_no_file_costs_no_state(tmp_path: Path, kind: str) -> None:
+    """It is taken for an empty one, and not waited for."""
+    place = tmp_path / "state"
+    save(place, 5)
+    if kind == "link":
+        (place / "latest").symlink_to("gone")
+    else:
+        os.mkfifo(place / "latest")
+    (line,) = mend_state(place)
+    assert "cannot be read: it is written anew, for global_step5" in line and saved_state(place) == "global_step5"
+
+
+@pytest.mark.parametrize("kind", ["file", "link", "dangling link"])
+def test_the_name_of_what_is_set_aside_may_be_taken(tmp_path: Path, kind: str) -> None:
+    """By what is no folder; what a link points at stays."""
+    place, aside = tmp_path / "state", tmp_path / "set-aside-global_step9"
+    for step in (2, 9):
+        save(place, step)
+    (place / "latest").write_text("global_step2")
+    (tmp_path / "other").mkdir()
+    if kind == "file":
+        aside.touch()
+    else:
+        aside.symlink_to("other" if kind == "link" else "gone")
+    assert len(list(mend_state(place))) == 1
+    assert aside.is_dir() and not aside.is_symlink() and (tmp_path / "other").is_dir()
+
+
+def test_a_disk_that_takes_nothing_is_said_in_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one is that is full, or that can only be read."""
+    place = tmp_path / "state"
+    save(place, 2)
+    (place / "latest").touch()
+
+    def full(path: Path, content: str) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr("leonardo.engine.upstream.state.write_atomic", full)
+    with pytest.raises(InfrastructureError, match=r"latest: .* \(No space left on device\)") as caught:
+        list(mend_state(place))
+    assert caught.value.failure == FailureClass.SPACE
 
 
 def test_what_is_set_aside_is_bounded(tmp_path: Path) -> None:
