@@ -20,7 +20,7 @@ from leonardo.hooks.stopping import STOP
 
 _LOOK = 0.5
 _PATIENCE = 60.0
-"""Seconds that a command which stalled has to end after TERM."""
+"""Seconds that a command has to end after TERM, before KILL."""
 
 _SET_PDEATHSIG = 1  # prctl(2)
 
@@ -47,21 +47,31 @@ class Watch:
         return f"no {'further' if self._grown else 'first'} step within {patience:g} s"
 
     def _size(self) -> int:
-        return self._steps.stat().st_size if self._steps.exists() else 0
+        try:
+            return self._steps.stat().st_size
+        except OSError:
+            return 0
 
 
 def run(stop: Path, ended: Path, command: Sequence[str], watch: Watch | None = None, patience: float = 0.0) -> int:
     """Run ``command``, and end it once it is asked to: by the file ``stop`` (node-local, made by the job's script).
 
     Where the file says ``TERM``, or this process gets that signal, the command gets it at once; else only where it has
-    not ended by itself ``patience`` seconds later. A command that is given such time finds the file in ``STOP``.
+    not ended by itself ``patience`` seconds later. A command that is given such time finds the file in ``STOP``. One
+    that TERM does not end is killed, as it is when this process dies; what it started ends with the job's step.
 
     Writes ``ended``: exit code (128+n for signal n; 3 where it stalled), whether it was asked to end, seconds, which
     job and restart.
     """
-    started = time.monotonic()
+    started, myself = time.monotonic(), os.getpid()
     libc = ctypes.CDLL(None)
     libc.prctl(_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+
+    def end_with_step() -> None:
+        libc.prctl(_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != myself:  # it died before
+            os._exit(1)
+
     if stop.exists():
         patience = 0.0  # there is nothing to save yet
     environment = {**os.environ, STOP: str(stop)} if patience else None
@@ -72,19 +82,20 @@ def run(stop: Path, ended: Path, command: Sequence[str], watch: Watch | None = N
         terminated = True
 
     signal.signal(signal.SIGTERM, terminate)
+    signal.signal(signal.SIGUSR1, lambda number, frame: None)  # the file says that; the command inherits no handler
     try:
-        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment)
+        child = subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment, preexec_fn=end_with_step)
     except OSError as error:
         print(f"job: {command[0]} cannot be started ({error.strerror})", file=sys.stderr)
         return _note(ended, 3, False, 0.0)
-    asked_at, sent = math.inf, False
+    asked_at = math.inf
     while child.poll() is None:
         if terminated or stop.exists():
             asked_at = min(asked_at, time.monotonic())
-        if not sent and (terminated or _says_term(stop) or time.monotonic() >= asked_at + patience):
+        if terminated or _says_term(stop) or time.monotonic() >= asked_at + patience:
             print(f"job: told to stop {time.monotonic() - asked_at:.0f} s ago: TERM", file=sys.stderr, flush=True)
-            child.terminate()
-            sent = True
+            _end(child)
+            break
         if asked_at == math.inf and watch is not None and (stalled := watch.stalled()):
             print(f"job: {stalled}: the trainer is ended", file=sys.stderr, flush=True)
             _end(child)
@@ -100,7 +111,7 @@ def run(stop: Path, ended: Path, command: Sequence[str], watch: Watch | None = N
 
 def _says_term(stop: Path) -> bool:
     try:
-        return stop.read_text().strip() == "TERM"
+        return stop.read_bytes().strip() == b"TERM"
     except OSError:
         return False
 
@@ -110,6 +121,7 @@ def _end(child: "subprocess.Popen[bytes]") -> None:
     try:
         child.wait(_PATIENCE)
     except subprocess.TimeoutExpired:
+        print(f"job: the trainer has not ended {_PATIENCE:g} s after TERM: KILL", file=sys.stderr, flush=True)
         child.kill()
         child.wait()
 
@@ -126,12 +138,25 @@ def code_of(ended: Path) -> int | None:
 def _note(ended: Path, code: int, asked: bool, seconds: float, stalled: str = "") -> int:
     job, restart = _this_start()
     note = {"exit_code": code, "asked_to_end": asked, "seconds": round(seconds, 1), "job": job, "restart": restart}
-    write_json(ended, note | ({"stalled": stalled} if stalled else {}))
+    try:
+        write_json(ended, note | ({"stalled": stalled} if stalled else {}))
+    except OSError as error:
+        print(f"job: the trainer ended with {code}, but {ended} cannot be written ({error.strerror})", file=sys.stderr)
     return code
 
 
 def _this_start() -> list[str]:
     return [os.environ.get("SLURM_JOB_ID", ""), os.environ.get("SLURM_RESTART_COUNT", "0")]
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not seconds >= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
+    return seconds
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -145,7 +170,7 @@ def main(arguments: Sequence[str]) -> int:
     running.add_argument("ended", type=Path)
     running.add_argument("--watch", nargs=3, metavar=("STEPS", "FIRST", "LATER"), help="see the class Watch")
     running.add_argument(
-        "--patience", type=float, default=0.0, help="seconds before TERM, where STOP does not say TERM"
+        "--patience", type=_seconds, default=0.0, help="seconds before TERM, where STOP does not say TERM"
     )
     parsers.add_parser("ended").add_argument("ended", type=Path)
     given, command = parser.parse_args(words[:at]), words[at + 1 :]
@@ -155,8 +180,10 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     if not command:
         running.error("no command")
-    steps, first, later = given.watch or ("", 0, 0)
-    watch = Watch(Path(steps), float(first), float(later)) if steps else None
+    try:
+        watch = Watch(Path(given.watch[0]), *map(_seconds, given.watch[1:])) if given.watch else None
+    except argparse.ArgumentTypeError as error:
+        running.error(f"--watch: {error}")
     return run(given.stop, given.ended, command, watch, given.patience)
 
 

@@ -3,11 +3,14 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from leonardo.errors import InputError
@@ -26,6 +29,22 @@ def plan(tmp_path: Path) -> JobPlan:
     asked = Resources("test", 1, 5, 1, 0.5, 0.1)
     here = Path(sys.executable)
     return JobPlan("small", "small", ("true",), tmp_path / "run", tmp_path, here, Path("/tmp"), asked)
+
+
+def until(seen: Callable[[], bool]) -> None:
+    """Wait."""
+    deadline = time.monotonic() + 20
+    while not seen():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def lives(process: int) -> bool:
+    """Whether it has not ended; who is to take note of that may be slow."""
+    try:
+        return psutil.Process(process).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def test_a_folder_has_one_owner(plan: JobPlan) -> None:
@@ -118,6 +137,59 @@ time.sleep(60) if {code} == 143 else sys.exit({code})"""
             stop.write_text(f"{word}\n")
         assert step.wait(30) == code
     assert json.loads(ended.read_text())["asked_to_end"]
+
+
+_DEAF = "trap '' TERM; touch ready; for i in $(seq 300); do sleep 0.1; done"
+_HURRIED = "import sys; from leonardo.jobs import step; step._PATIENCE = 0.3; sys.exit(step.main(sys.argv[1:]))"
+
+
+@pytest.mark.parametrize("said", ["USR1", "TERM"])
+def test_a_trainer_that_is_deaf_to_term_is_killed(tmp_path: Path, said: str) -> None:
+    """The job would come to its limit with it, and not be queued again."""
+    command = [sys.executable, "-c", _HURRIED, "run", "stop", "ended.json", "--patience", "0.1", "--"]
+    options = {"cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": str(Path.cwd())}, "stderr": subprocess.PIPE}
+    with running([*command, "bash", "-c", _DEAF], **options) as step:
+        until((tmp_path / "ready").exists)
+        (tmp_path / "stop").write_text(said)
+        words = step.communicate(timeout=20)[1]
+    note = json.loads((tmp_path / "ended.json").read_text())
+    assert (step.returncode, note["exit_code"], note["asked_to_end"]) == (137, 137, True)
+    assert "not ended 0.3 s after TERM: KILL" in words
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGUSR1])
+def test_a_trainer_does_not_outlive_its_step(tmp_path: Path, number: signal.Signals) -> None:
+    """USR1 is for the job's script; a file that is no text says nothing but that the job is to stop."""
+    stop, trainer = tmp_path / "stop", tmp_path / "trainer"
+    program = f"echo $$ > {trainer}.part; mv {trainer}.part {trainer}; exec sleep 60"
+    command = [sys.executable, "-m", "leonardo.jobs.step", "run", str(stop), str(tmp_path / "e")]
+    with running([*command, "--patience", "0.1", "--", "bash", "-c", program]) as step:
+        until(trainer.exists)
+        step.send_signal(number)
+        if number == signal.SIGUSR1:
+            stop.write_bytes(b"\xff\xfe")
+        assert step.wait(20) == (-9 if number == signal.SIGKILL else 143)
+    until(lambda: not lives(int(trainer.read_text())))
+
+
+def test_a_note_that_cannot_be_written(tmp_path: Path) -> None:
+    """One line, and the trainer's exit code."""
+    (tmp_path / "file").touch()
+    command = [sys.executable, "-m", "leonardo.jobs.step", "run", str(tmp_path / "stop"), str(tmp_path / "file/ended")]
+    done = subprocess.run([*command, "--", "bash", "-c", "exit 7"], capture_output=True, text=True)
+    assert done.returncode == 7 and len(done.stderr.splitlines()) == 1
+    assert "the trainer ended with 7, but" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "odd", [["--watch", "s", "x", "1"], ["--watch", "s", "1", "nan"], ["--patience", "nan"], ["--patience=-1"]]
+)
+def test_what_is_no_number_of_seconds_is_refused(tmp_path: Path, odd: list[str]) -> None:
+    """2, and no trainer."""
+    command = [sys.executable, "-m", "leonardo.jobs.step", "run", str(tmp_path / "s"), str(tmp_path / "e"), *odd]
+    done = subprocess.run([*command, "--", "touch", str(tmp_path / "begun")], capture_output=True, text=True)
+    assert done.returncode == 2 and "is no number of seconds" in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr and not list(tmp_path.iterdir())
 
 
 def test_a_trainer_that_cannot_be_started(tmp_path: Path) -> None:

@@ -100,12 +100,13 @@ event started
 # it was: after USR1 there is time. After USR1 the job queues itself again; after TERM it does not: Slurm does that where it
 # preempts, and a person did not ask.
 stopped=
+mkdir -p "$scratch" && chmod 700 "$scratch" # the word lies there; once it was removed, nothing makes it again
 # shellcheck disable=SC2317,SC2329 # called by the traps
 stop() {
   [ -z "$stopped" ] || [ "$stopped$1" = USR1TERM ] || return
   stopped=$1
   event "told to stop: $1"
-  mkdir -p "$scratch" && echo "$1" > "$scratch/stop"
+  [ ! -d "$scratch" ] || echo "$1" > "$scratch/stop"
 }
 trap 'stop USR1' USR1
 trap 'stop TERM' TERM
@@ -117,8 +118,8 @@ clean() { # no node keeps anything of this job
 }
 
 turned_away() { # EXIT-CODE WORDS: a node was not found to be ready, or the job was cancelled meanwhile
-  [ "$stopped" = TERM ] || fail "$2" "$1"
   rm -rf -- "$scratch" # other nodes remove theirs when they are told to end
+  [ "$stopped" = TERM ] || fail "$2" "$1"
   event ended 143
   exit 143
 }
@@ -217,7 +218,8 @@ else
   code=$trainer
 fi
 clean
-if [ "$stopped" = USR1 ] && [ "$code" != 0 ] && [ "$(squeue -h -j "$SLURM_JOB_ID" -o %T | head -n 1)" = RUNNING ]; then
+if [ "$stopped" = USR1 ] && [ "$code" != 0 ] && [ "$(squeue -h -j "$SLURM_JOB_ID" -o %T | head -n 1)" = RUNNING ] &&
+  [ "$stopped" = USR1 ]; then # TERM may have come meanwhile
   if [ "${SLURM_RESTART_COUNT:-0}" -lt "$restarts" ]; then
     event "queued again" "$code"
     exec scontrol requeue "$SLURM_JOB_ID"
