@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from leonardo.errors import InputError
+from leonardo.errors import LeonardoError
 from leonardo.hooks.paths import LONGEST_SCRATCH
 from leonardo.jobs.folder import read_plan
 from leonardo.jobs.scratch import leftovers, make, remove
@@ -78,6 +78,9 @@ def main(arguments: list[str]) -> int:
         code = _checked(arguments, scratch)
         ready = code == 0
         return code
+    except LeonardoError as error:
+        print(f"{socket.gethostname()}: {error}", file=sys.stderr)
+        return error.exit_code
     except OSError as error:  # a disk that is full or cannot be written to
         print(f"{socket.gethostname()}: {error.filename or scratch}: {error.strerror}", file=sys.stderr)
         return 3
@@ -87,11 +90,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _checked(arguments: list[str], scratch: Path) -> int:
-    try:
-        plan = read_plan(Path(arguments[0]).parent)
-    except InputError as error:
-        print(f"{socket.gethostname()}: {error}", file=sys.stderr)
-        return error.exit_code
+    plan = read_plan(Path(arguments[0]).parent)
     if plan.get("ray"):
         _make_ready(Path(plan["folder"]))
     asked = (plan.get("sandboxes") if arguments[2:] == ["sandboxes"] else None) or plan["resources"]

@@ -382,7 +382,7 @@ def test_a_full_disk_at_the_beginning_is_one_line(
     monkeypatch.setattr(os, "fsync", full)
     assert arrive([str(job / "job.json"), str(short / "l3")]) == 3
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.endswith(f"{job}/state/latest: No space left on device")
+    assert f"{job}/state/latest: the saved state cannot be made ready (No space left on device)" in line
 
 
 def test_a_full_disk_is_said_with_its_place(job: Path, programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:

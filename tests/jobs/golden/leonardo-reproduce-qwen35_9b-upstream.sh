@@ -76,9 +76,9 @@ export VLLM_DO_NOT_TRACK=1
 export VLLM_USE_FLASHINFER_SAMPLER=0
 export WANDB_MODE=offline
 export LEONARDO_SCRATCH=$scratch TMPDIR=$scratch
-unset PYTHONHOME VIRTUAL_ENV RAY_ADDRESS # of the shell that submitted this
+unset PYTHONHOME VIRTUAL_ENV RAY_ADDRESS "${!SQUEUE_@}" # of the shell that submitted this
 
-rm -rf -- "$scratch" # an earlier start of this job may have been killed on this node
+rm -rf --one-file-system -- "$scratch" # an earlier start of this job may have been killed on this node
 cd "$project" || fail "$project is not there" 3
 event started
 
@@ -98,12 +98,12 @@ trap 'stop USR1' USR1
 trap 'stop TERM' TERM
 
 clean() { # no node keeps anything of this job
-  srun --ntasks=16 --ntasks-per-node=1 rm -rf -- "$scratch"
-  rm -rf -- "$scratch"
+  srun --ntasks=16 --ntasks-per-node=1 rm -rf --one-file-system -- "$scratch"
+  rm -rf --one-file-system -- "$scratch"
 }
 
 turned_away() { # EXIT-CODE WORDS: a node was not found to be ready, or the job was cancelled meanwhile
-  rm -rf -- "$scratch" # other nodes remove theirs when they are told to end
+  rm -rf --one-file-system -- "$scratch" # other nodes remove theirs when they are told to end
   [ "$stopped" = TERM ] || fail "$2" "$1"
   event ended 143
   exit 143
