@@ -1,6 +1,5 @@
 """What a card reads besides the records that every report reads: each is held to its form, or named in one line."""
 
-import math
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -15,6 +14,9 @@ from leonardo.files import flat
 
 _SAMPLING = ("temperature", "top_p", "max_turn_tokens", "context_tokens")
 """Pins of an evaluation that a card puts into its examples of use."""
+
+_MOST = 2**31
+"""Of such a number."""
 
 Count = Annotated[int, Field(ge=0)]
 
@@ -64,8 +66,8 @@ def read_evaluation(path: Path) -> EvaluationRecord:
     if not record.tasks:
         raise InputError(f"{path} has no tasks", hint)
     for name, value in flat(record.pins).items():
-        if name.rpartition(".")[2] in _SAMPLING and (type(value) not in (int, float) or not math.isfinite(value)):
-            raise InputError(f"{path}: the pin {name} is no number", hint)
+        if name.rpartition(".")[2] in _SAMPLING and not (type(value) in (int, float) and 0 <= value < _MOST):
+            raise InputError(f"{path}: the pin {name} is no number from 0", hint)
     return record
 
 

@@ -240,6 +240,7 @@ def test_what_a_training_left_is_held_to_its_form(
         ("warm-start.json", {"config": {}}),
         ("evaluation-trained.json", {"tasks": []}),
         ("evaluation-trained.json", {"pins": {"sampling": {"temperature": "1.0) or exit('evil'"}}}),
+        ("evaluation-trained.json", {"pins": {"sampling": {"temperature": 10**400}}}),
         ("evaluation-trained.json", {"pins": {"top_p": 1, "limits.context_tokens": True}}),
     ],
 )
