@@ -10,12 +10,16 @@ from pathlib import Path
 
 from huggingface_hub import EvalResult, ModelCardData
 
-from leonardo.engine.upstream.checkpoint import to_upstream
+from leonardo.engine.upstream.checkpoint import NAME, to_upstream
+from leonardo.errors import InputError
 from leonardo.files import write_atomic
 from leonardo.report.cardfacts import FILE, Card, collect
 from leonardo.report.jinja import render_text
 from leonardo.report.values import FILTERS
 from leonardo.rollout.prompts import BASH_TOOL
+
+_WRITTEN = ("start", f"start-{NAME}")
+"""The folders that :func:`to_upstream` writes, over what is there."""
 
 
 def write_card(checkpoint: Path, ledger: Path, served: Path | None = None) -> list[Path]:
@@ -24,11 +28,14 @@ def write_card(checkpoint: Path, ledger: Path, served: Path | None = None) -> li
     Args:
         checkpoint: a Hugging Face folder inside a run's folder.
         ledger: with the run's entry.
-        served: where the checkpoint is written as vLLM serves it, in bfloat16, with a card of its own.
+        served: a folder in which a new one gets the checkpoint as vLLM serves it, in bfloat16, with a card of its own.
 
     Raises:
-        InputError: no checkpoint; no run around it; a ledger that was edited, or that says nothing of the run.
+        InputError: no checkpoint; ``served`` lies in it, or would be written over it; no run around it; a ledger that
+            was edited, or that says nothing of the run.
     """
+    if served is not None:
+        _require_apart(checkpoint, served)
     card = collect(checkpoint, ledger)
     header = f"---\n{_data(card).to_yaml()}\n---\n\n"
     own, other = (
@@ -39,6 +46,15 @@ def write_card(checkpoint: Path, ledger: Path, served: Path | None = None) -> li
     for folder, text in texts.items():
         write_atomic(folder / FILE, text)
     return [folder / FILE for folder in texts]
+
+
+def _require_apart(checkpoint: Path, served: Path) -> None:
+    policy, place = checkpoint.resolve(), served.resolve()
+    written_over = any(policy.is_relative_to(place / name) for name in _WRITTEN)
+    if place.is_relative_to(policy) or written_over:
+        raise InputError(
+            f"what is served cannot be written to {served}: the checkpoint lies there", "Name another folder"
+        )
 
 
 def _data(card: Card) -> ModelCardData:
@@ -54,7 +70,7 @@ def _data(card: Card) -> ModelCardData:
         if measured.record.pass_rate is not None
     ]
     return ModelCardData(
-        model_name=card.name,
+        model_name=" ".join(card.title.split()),
         library_name="transformers",
         pipeline_tag="text-generation",
         license=_one_or_all(card.licenses),

@@ -10,14 +10,13 @@ from leonardo import evidence
 from leonardo.engine.desk.policy import load_policy
 from leonardo.engine.desk.update import digest_of_weights
 from leonardo.errors import InputError
-from leonardo.evaluation import Comparison, EvaluationRecord, RunFacts, compare, read_record
-from leonardo.evaluation.compare import differences
-from leonardo.evaluation.records import FamilyComparison
-from leonardo.evaluation.verdict import MINIMUM_PAIRS, percent
+from leonardo.evaluation import RunFacts, read_record
+from leonardo.evaluation.verdict import percent
 from leonardo.files import digest_of, flat
 from leonardo.gates.signal import signal_figures
 from leonardo.gates.steps import StepRecord, read_records
-from leonardo.report.cardrecords import Training, WarmStart, licenses_of, read_evaluation, read_left
+from leonardo.report.cardrecords import Training, WarmStart, licenses_of, read_left
+from leonardo.report.cardresults import LUCK, Measured, entry_over_seeds, measured
 from leonardo.report.claims import left_open_by_machine, left_open_by_steps, proven_by_steps
 from leonardo.report.run import Run
 from leonardo.rollout.families import family_names, load_family
@@ -61,29 +60,13 @@ _PINS = {
 """Pins that a card names otherwise than the run does."""
 
 
-@dataclass(frozen=True)
-class Measured:
-    """An evaluation of the weights; against those that training began with, task by task, where these were evaluated.
-
-    Attributes:
-        what: which tasks, as the run calls them.
-    """
-
-    what: str
-    record: EvaluationRecord
-    comparison: Comparison | None
-
-    @property
-    def kinds(self) -> list[str]:
-        """Of its tasks."""
-        return sorted({task.family for task in self.record.tasks})
-
-    @property
-    def by_kind(self) -> list[FamilyComparison]:
-        """The comparison for each kind; none where kinds have too few tasks to tell."""
-        found = self.comparison.families if self.comparison else []
-        enough = len(found) > 1 and all(kind.difference.pairs >= MINIMUM_PAIRS for kind in found)
-        return found if enough else []
+PARSERS = {
+    "Hermes2ProToolParser": "hermes",
+    "Llama3JsonToolParser": "llama3_json",
+    "Olmo3PythonicToolParser": "olmo3",
+    "Qwen3XMLToolParser": "qwen3_xml",
+}
+"""vLLM's parsers, by the names that its ``--tool-call-parser`` takes."""
 
 
 @dataclass(frozen=True)
@@ -100,14 +83,14 @@ class Card:
     """What a card says.
 
     Attributes:
-        name: of the checkpoint: run and folder.
         title: for people.
         facts: of its run.
         weights: digest of the weights; ``base`` of those that training began with, "" where it is not known.
         architecture, type, parameters: of the model.
-        tool_format: how it writes calls; ``parser`` of vLLM reads them.
+        tool_format: how it writes calls; ``parser`` of vLLM reads them, ``parser_name`` is vLLM's word for it, or "".
         model: its model file, None where the run names none; ``licenses`` of its base model, as far as they are known.
-        entries: of the ledger, with the run's pins; ``below`` are those that they build on, nearest first.
+        entries: of the ledger, with the run's pins; ``below`` are those that they build on, nearest first;
+            ``over_seeds`` is that of the study over its seeds, where it came from this run.
         measured: evaluations of these weights.
         settings: of the training, in words; empty where it was not trained.
         tasks, tasks_digest: how many it was trained on, and the digest of theirs.
@@ -116,7 +99,6 @@ class Card:
         injected: faults that were injected into its training on purpose.
     """
 
-    name: str
     title: str
     facts: RunFacts
     weights: str
@@ -126,10 +108,12 @@ class Card:
     parameters: int
     tool_format: str
     parser: str
+    parser_name: str
     model: Model | None
     licenses: Sequence[str]
     entries: Sequence[Entered]
     below: Sequence[Entered]
+    over_seeds: Entered | None
     measured: Sequence[Measured]
     settings: dict[str, Any] = field(default_factory=dict)
     tasks: int = 0
@@ -138,6 +122,18 @@ class Card:
     shows: Sequence[str] = ()
     limits: Sequence[str] = ()
     injected: Sequence[str] = ()
+
+    @property
+    def unmoved(self) -> bool:
+        """Whether training left the weights as they were."""
+        return self.weights == self.base
+
+    @property
+    def functions_right(self) -> float | None:
+        """The share of right ones among the function calling's demonstrations; None where there were none."""
+        functions = self.facts.configuration.get("functions")
+        share = functions.get("right") if isinstance(functions, dict) else None
+        return share if isinstance(share, float) else None
 
     @property
     def base_model(self) -> str:
@@ -178,10 +174,12 @@ def collect(checkpoint: Path, ledger: Path) -> Card:
     pinned = facts.pins.get("base_policy") if steps else None
     base = training.base or (pinned if isinstance(pinned, str) else "")
     model = _model(facts, place)
+    over_seeds = entry_over_seeds(run, [each.entry for each in all_entries])
+    found = measured(run, place, weights, base, over_seeds, is_trained=bool(steps))
     tool_format = loaded.tokenizer.init_kwargs.get("tool_call_format", "qwen3-xml")
+    parser = _parser(tool_format)
     return Card(
-        name=f"{run.name}/{place}",
-        title=f"{'/'.join([model.name if model else facts.stage, *place.parts[1:-1]])} ({facts.name})",
+        title=f"{' '.join([model.name if model else facts.stage, *place.parts[1:-1]])} ({facts.name})",
         facts=facts,
         weights=weights,
         base=base,
@@ -189,18 +187,20 @@ def collect(checkpoint: Path, ledger: Path) -> Card:
         type=loaded.model.config.model_type,
         parameters=sum(weight.numel() for weight in loaded.model.parameters()),
         tool_format=tool_format,
-        parser=_parser(tool_format),
+        parser=parser,
+        parser_name=PARSERS.get(parser.rpartition(":")[2], ""),
         model=model,
         licenses=_licenses(model, facts.site),
         entries=_each_once(entries),
         below=_below(entries[-1].entry, all_entries),
-        measured=_measured(run, place, weights, base),
+        over_seeds=next((each for each in all_entries if each.entry is over_seeds), None),
+        measured=found,
         settings=_settings(training, facts) if steps else {},
         tasks=len(training.tasks),
         tasks_digest=digest_of(training.task_digests),
         warm_start=read_left(Path(training.policy, "warm-start.json"), WarmStart) if training.policy else None,
         injected=sorted({fault for step in steps for fault in step.injected}),
-        **_words(facts, steps),
+        **_words(facts, steps, has_spread=any(each.over_seeds for each in found)),
     )
 
 
@@ -259,21 +259,6 @@ def _below(entry: evidence.Evidence, entries: Sequence[Entered]) -> list[Entered
     return found
 
 
-def _measured(run: Path, place: Path, weights: str, base: str) -> list[Measured]:
-    records = [read_evaluation(path) for path in sorted(run.glob("evaluation-*.json"))]
-    prefix = "".join(f"{part}-" for part in place.parts[:-1])
-    found = []
-    for record in records:
-        if record.weights != weights:
-            continue
-        before = (other for other in records if base and other.weights == base and not any(differences(other, record)))
-        other = next(before, None)
-        what = record.model.removeprefix(prefix)
-        comparison = compare(other, record) if other is not None and base != weights else None
-        found.append(Measured("held-out tasks" if what in ("base", "trained") else what, record, comparison))
-    return found
-
-
 def _settings(training: Training, facts: RunFacts) -> dict[str, Any]:
     """Of the training: the desk learner's in words, upstream's as its flags are called."""
     if learner := flat(training.learner):
@@ -282,7 +267,7 @@ def _settings(training: Training, facts: RunFacts) -> dict[str, Any]:
     return flat(flags) if isinstance(flags, dict) else {}
 
 
-def _words(facts: RunFacts, steps: Sequence[StepRecord]) -> dict[str, list[str]]:
+def _words(facts: RunFacts, steps: Sequence[StepRecord], *, has_spread: bool) -> dict[str, list[str]]:
     """What the training shows, and what the run cannot show."""
     run = Run(steps=[step.model_dump(mode="json") for step in steps], facts=facts)
     figures, shows = signal_figures(steps), proven_by_steps(run)
@@ -294,4 +279,8 @@ def _words(facts: RunFacts, steps: Sequence[StepRecord]) -> dict[str, list[str]]
     if figures["reward_first"] is not None and figures["reward_last"] is not None:
         first, last = percent(figures["reward_first"]), percent(figures["reward_last"])
         shows.append(f"In the first update's sampling {first} of the attempts passed, in the last one's {last}.")
-    return {"shows": shows, "limits": [*facts.limits, *left_open_by_steps(run), *left_open_by_machine(run)]}
+    limits = facts.limits
+    if not has_spread:  # a run knows of the seeds that are to come, and not whether they came
+        luck = f"{LUCK}: one seed says nothing about it."
+        limits = [luck if limit.startswith(LUCK) else limit for limit in limits]
+    return {"shows": shows, "limits": [*limits, *left_open_by_steps(run), *left_open_by_machine(run)]}

@@ -51,6 +51,14 @@ class WarmStart(Left):
     demonstrations: tuple[Count, Count]
 
 
+class Spread(Left):
+    """A cell's effect over a study's seeds, in the ledger's entry: trained minus base of each, mean and deviation."""
+
+    differences: Annotated[list[float], Field(min_length=2)]
+    mean: float
+    spread: float
+
+
 AnyLeft = TypeVar("AnyLeft", bound=Left)
 
 

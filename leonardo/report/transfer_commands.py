@@ -55,7 +55,12 @@ def card(
     checkpoint: Annotated[Path, typer.Argument(help="A checkpoint's folder, inside its run's.")],
     runs: Annotated[Path, typer.Option(help="Folder with the ledger.")] = Path("runs"),
     served: Annotated[
-        Path | None, typer.Option(help="Write the form that vLLM serves into this folder, in bfloat16, card included.")
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Write the form that vLLM serves, in bfloat16 and with a card, to FOLDER/start "
+            "(Qwen3.5: FOLDER/start-qwen3.5; upstream knows the family by the name).",
+        ),
     ] = None,
 ) -> None:
     """A checkpoint's model card (README.md beside it), from the run's records and the ledger."""

@@ -20,6 +20,7 @@ from leonardo.report.card import write_card
 from leonardo.report.cardrecords import Training, WarmStart, licenses_of, read_left
 from leonardo.rollout.prompts import BASH_TOOL
 from leonardo.settings import LAUNCH
+from leonardo.stages.transferfile import limits_of, load_transfer
 
 SHAPE = PolicyShape(hidden_size=32, intermediate_size=32, heads=1, linear_heads=1, linear_head_dim=16)
 PINS = {"config": "c0ffee", "seed": 1, "bases": {"image:1": "ba5e"}}
@@ -115,6 +116,97 @@ def test_a_control_and_what_is_not_known_are_said(runs: Path) -> None:
     (path,) = write_card(run / "model/policy", runs / evidence.LEDGER)
     assert "**A control: shuffled_rewards=True was injected" in path.read_text()
     assert "license: " not in path.read_text() and "not known here: look up the base model's" in path.read_text()
+
+
+def began_with_its_own(runs: Path, place: str = "model") -> Path:
+    """The checkpoint, now at ``place``, where training moved nothing: what it began with has its digest."""
+    run = runs / "study-seed1"
+    if place != "model":
+        (run / "model").rename(run / "here")
+        (run / place).parent.mkdir(parents=True)
+        (run / "here").rename(run / place)
+    mine = EvaluationRecord.model_validate_json((run / "evaluation-trained.json").read_bytes()).weights
+    described = json.loads((run / place / "config.json").read_text())
+    write_json(run / place / "config.json", described | {"base": mine})
+    evaluation("base", mine, 12).write(run / "evaluation-base.json")
+    return run / place / "policy"
+
+
+def test_that_training_moved_nothing_is_said_at_the_top(runs: Path) -> None:
+    text = write_card(began_with_its_own(runs), runs / evidence.LEDGER)[0].read_text()
+    assert "**The weights are those that training began with**" in text.partition("## Results")[0]
+    (row,) = re.findall(r"^\| held-out tasks \| 24 \| .+", text, re.MULTILINE)
+    assert row.count("50.0 % (") == 2 and "+0.0" in row, "its base's evaluation is the base, and not its own"
+
+
+def test_cells_of_others_with_the_same_weights_are_not_its_own(runs: Path) -> None:
+    """As in a study whose trainings moved nothing."""
+    checkpoint = began_with_its_own(runs, "model/functions")
+    run = runs / "study-seed1"
+    mine = digest_of_weights(AutoModelForCausalLM.from_pretrained(checkpoint).state_dict())
+    for path in run.glob("evaluation-*.json"):
+        path.unlink()
+    for start in ("base", "functions", "terminal"):
+        for on in ("functions", "terminal"):
+            evaluation(f"model-{start}-{on}", mine, 12, on=on).write(run / f"evaluation-model-{start}-{on}.json")
+    text = write_card(checkpoint, runs / evidence.LEDGER)[0].read_text()
+    (named,) = yaml.safe_load(text.split("---\n")[1])["model-index"]
+    assert [each["dataset"]["name"] for each in named["results"]] == ["functions of study", "terminal of study"]
+    rows = re.findall(r"^\| (\S+) \| 24 \| 50.0 % \(.+\) \| 50.0 % \(.+\) \| \+0.0 ", text, re.MULTILINE)
+    assert rows == ["functions", "terminal"]
+
+
+def test_luck_is_told_by_the_study_over_seeds_or_not_at_all(runs: Path) -> None:
+    checkpoint = began_with_its_own(runs, "model/functions")
+    run, ledger = runs / "study-seed1", runs / evidence.LEDGER
+    facts = RunFacts.model_validate_json((run / "run.json").read_text())
+    weights = EvaluationRecord.model_validate_json((run / "evaluation-trained.json").read_bytes()).weights
+    # what the study itself says in a run that is one of several
+    limits = limits_of(load_transfer("transfer").model_copy(update={"seeds": (1, 2, 3)}))
+    facts.model_copy(update={"limits": list(limits)}).write(run / "run.json")
+    evaluation("model-functions-terminal", weights, 12).write(run / "evaluation-model-functions-terminal.json")
+    comparison = run / "comparison-model-functions-terminal.json"
+    comparison.write_text("{}")
+    text = write_card(checkpoint, ledger)[0].read_text()
+    assert "one training run's luck: one seed says nothing about it." in text and "spread" not in text
+    cell = {"differences": [0.1, 0.2, 0.3], "mean": 0.2, "spread": 0.1, "directions": [], "direction": "none shown"}
+    entry = evidence.Evidence(
+        name="study-seeds", verdict="pass", figures={"effects": {"model: functions on terminal": cell}},
+        records=evidence.record_files(runs, [comparison]), says="study passes with the seeds 1, 2, 3 of 3.",
+    )  # fmt: skip
+    evidence.append(ledger, entry)
+    text = write_card(checkpoint, ledger)[0].read_text()
+    assert "(`study-seeds`, entry 5 of the ledger)" in text and "- `study-seeds`: **pass**" in text
+    assert "- terminal: mean +20.0, standard deviation 10.0, of 3 seeds." in text
+    assert "luck, but by a spread over 3 seeds." in text
+    comparison.write_text("[]")  # the run is another by now
+    assert "study-seeds" not in write_card(checkpoint, ledger)[0].read_text()
+
+
+def test_what_a_hub_shows_is_said_in_words(runs: Path) -> None:
+    run = runs / "study-seed1"
+    (runs.parent / "model.yaml").write_text("name: model\nstart: desk\n")
+    facts = RunFacts.model_validate_json((run / "run.json").read_text())
+    configuration = facts.configuration | {"functions": {"right": 0.25}}
+    facts.model_copy(update={"configuration": configuration}).write(run / "run.json")
+    text = write_card(run / "model/policy", runs / evidence.LEDGER)[0].read_text()
+    header = yaml.safe_load(text.split("---\n")[1])
+    assert header["model-index"][0]["name"] == "model (Study, seed 1)" and "license" not in header
+    assert "no license is given with it. Ask who made it before you use it" in text
+    assert "of those of the terminal 40 % are right, of those of function calling 25 %, the others mistaken" in text
+    assert "--tool-call-parser qwen3_xml`" in text
+
+
+@pytest.mark.parametrize("place", [".", "model/policy", "model/policy/served", "link/served"])
+def test_what_is_served_is_never_written_over_the_checkpoint_or_into_it(runs: Path, place: str) -> None:
+    run = runs / "study-seed1"
+    checkpoint = run / "model/policy"
+    if place == ".":
+        checkpoint = checkpoint.rename(run / "start-qwen3.5")
+    (run / "link").symlink_to(checkpoint)
+    with pytest.raises(InputError, match="the checkpoint lies there") as caught:
+        write_card(checkpoint, runs / evidence.LEDGER, run / place)
+    assert "\n" not in str(caught.value) and (checkpoint / "model.safetensors").is_file()
 
 
 def test_what_training_began_with_is_no_training(runs: Path) -> None:

@@ -1,5 +1,6 @@
 """What is handed over is served by vLLM, in upstream's environment, and says there what it says in transformers."""
 
+import ast
 import json
 import os
 import subprocess
@@ -12,7 +13,8 @@ from leonardo.engine.desk.config import PolicyShape
 from leonardo.engine.desk.dialogue import Dialogue
 from leonardo.engine.desk.policy import load_policy, make_model, make_tokenizer, save_policy
 from leonardo.engine.upstream.checkpoint import to_upstream
-from leonardo.rollout.families import load_family
+from leonardo.report.cardfacts import PARSERS
+from leonardo.rollout.families import family_names, load_family
 from leonardo.rollout.prompts import BASH_TOOL
 from leonardo.settings import LAUNCH
 
@@ -67,3 +69,19 @@ def test_vllm_serves_a_checkpoint(name: str, tmp_path: Path) -> None:
         chosen = logits.gather(-1, torch.tensor(found)[:, None])[:, 0]
         # an untrained model's best tokens lie close together, and bfloat16 rounds
         assert torch.all(best - chosen < 0.05 * logits.std()), (found, logits.argmax(-1).tolist())
+
+
+def test_a_card_names_parsers_as_vllm_does() -> None:
+    if not PYTHON.is_file():
+        pytest.skip("upstream's environment is not there (make upstream-env, or LEONARDO_UPSTREAM_PYTHON=...)")
+    where = "import importlib.util; print(importlib.util.find_spec('vllm').submodule_search_locations[0])"
+    done = subprocess.run([PYTHON, "-c", where], capture_output=True, text=True, timeout=60, check=True)
+    source = Path(done.stdout.strip(), "tool_parsers/__init__.py").read_text(encoding="utf-8")
+    (known,) = (
+        ast.literal_eval(line.value)
+        for line in ast.parse(source).body
+        if isinstance(line, ast.Assign) and "TO_REGISTER" in ast.unparse(line.targets[0])
+    )
+    for family in map(load_family, family_names()):
+        module, parser = family.upstream.parser.removeprefix("vllm.tool_parsers.").split(":")
+        assert known[PARSERS[parser]] == (module, parser)
