@@ -14,13 +14,15 @@ from leonardo.engine.desk.config import LearnerConfig, PolicyShape, WarmStartCon
 from leonardo.engine.desk.policy import make_model, make_tokenizer, save_policy
 from leonardo.engine.desk.update import digest_of_weights
 from leonardo.errors import InputError
-from leonardo.evaluation import EvaluationRecord, RunFacts, Substitution, TaskResult
+from leonardo.evaluation import EvaluationRecord, RunFacts, Substitution, TaskResult, compare
 from leonardo.files import write_json
 from leonardo.report.card import write_card
 from leonardo.report.cardrecords import Training, WarmStart, licenses_of, read_left
 from leonardo.rollout.prompts import BASH_TOOL
 from leonardo.settings import LAUNCH
 from leonardo.stages.transferfile import limits_of, load_transfer
+from leonardo.stages.transfermatrix import Effect
+from leonardo.stages.transferseeds import OverSeeds, figures_of
 
 SHAPE = PolicyShape(hidden_size=32, intermediate_size=32, heads=1, linear_heads=1, linear_head_dim=16)
 PINS = {"config": "c0ffee", "seed": 1, "bases": {"image:1": "ba5e"}}
@@ -169,15 +171,17 @@ def test_luck_is_told_by_the_study_over_seeds_or_not_at_all(runs: Path) -> None:
     comparison.write_text("{}")
     text = write_card(checkpoint, ledger)[0].read_text()
     assert "one training run's luck: one seed says nothing about it." in text and "spread" not in text
-    cell = {"differences": [0.1, 0.2, 0.3], "mean": 0.2, "spread": 0.1, "directions": [], "direction": "none shown"}
+    compared = [compare(evaluation("a", "", 6), evaluation("b", "", passing)) for passing in (12, 18)]
+    effects = tuple(Effect("model", "functions", "terminal", each, "none shown") for each in compared)
+    figures = {"effects": figures_of([OverSeeds("model", "functions", "terminal", effects)])}
     entry = evidence.Evidence(
-        name="study-seeds", verdict="pass", figures={"effects": {"model: functions on terminal": cell}},
+        name="study-seeds", verdict="pass", figures=figures,
         records=evidence.record_files(runs, [comparison]), says="study passes with the seeds 1, 2, 3 of 3.",
     )  # fmt: skip
     evidence.append(ledger, entry)
     text = write_card(checkpoint, ledger)[0].read_text()
     assert "(`study-seeds`, entry 5 of the ledger)" in text and "- `study-seeds`: **pass**" in text
-    assert "- terminal: mean +20.0, standard deviation 10.0, of 3 seeds." in text
+    assert "- terminal: mean +37.5, standard deviation 17.7, of 2 seeds." in text
     assert "luck, but by a spread over 3 seeds." in text
     comparison.write_text("[]")  # the run is another by now
     assert "study-seeds" not in write_card(checkpoint, ledger)[0].read_text()
