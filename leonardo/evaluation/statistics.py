@@ -124,6 +124,15 @@ def mean_interval(values: Sequence[float], seed: int = 0) -> Interval:
     return _resample((values,), numpy.mean, seed)
 
 
+def mean_of_few(values: Sequence[float]) -> Interval:
+    """95 % interval of the mean of ``values``, at least two, by Student's t: few are too few to be resampled."""
+    from scipy import stats  # a second to import, and not before it is needed
+
+    reach = stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1) * stats.sem(values)
+    mean = float(numpy.mean(values))
+    return Interval(mean - float(reach), mean + float(reach))
+
+
 def mean_difference(before: numpy.ndarray, after: numpy.ndarray, axis: int = -1) -> numpy.ndarray:
     """Mean of ``after - before`` along ``axis``, in the form in which SciPy takes a statistic."""
     return numpy.mean(after - before, axis=axis)

@@ -101,9 +101,11 @@ def evaluate_policies(
     """
     from accelerate import PartialState
 
+    from leonardo.engine.desk.policy import fix_threads
     from leonardo.engine.desk.sampler import Sampler
     from leonardo.engine.desk.update import digest_of_weights
 
+    fix_threads()
     known = load_site(site)
     for folder in (run.out, known.cache):
         require_writable(folder)

@@ -21,7 +21,7 @@ from leonardo.assets.progress import ConsoleProgress, say
 from leonardo.assets.store import AssetStore
 from leonardo.engine.desk.config import WarmStartConfig
 from leonardo.engine.desk.demonstrations import Demonstration
-from leonardo.engine.desk.policy import load_policy
+from leonardo.engine.desk.policy import fix_threads, load_policy
 from leonardo.engine.desk.sampler import Sampler
 from leonardo.engine.desk.update import digest_of_weights
 from leonardo.engine.desk.warm_start import make_warm_start
@@ -58,6 +58,7 @@ class Recipe:
     """
 
     def __init__(self, corpus: Corpus, seed: int, site: Site, choice: Choice, folder: Path, console: Console) -> None:
+        fix_threads()
         self.seed = seed
         self.folder = folder
         self.site = site

@@ -43,7 +43,7 @@ from leonardo.stages.demo import line_of
 from leonardo.stages.recipe import Recipe, opened, plain
 from leonardo.stages.start import pretrained
 from leonardo.stages.transferfile import KINDS, Kind, Transfer, learner_of, limits_of, load_transfer
-from leonardo.stages.transfermatrix import BASE, CONTROL, Effect, Matrix
+from leonardo.stages.transfermatrix import BASE, Effect, Matrix
 from leonardo.stages.transferready import require_room_for, require_startable
 from leonardo.stages.transferrows import FunctionRows, function_rows
 
@@ -185,11 +185,13 @@ class _Study:
             base = self._base(stage, model)
             starts = {BASE: base}
             for kind in KINDS:
-                starts[kind] = self._trained(model, kind, kind, base, learner_of(self.stage, stage, kind))
+                config = learner_of(self.stage, stage, kind)
+                starts[kind] = self._trained(model, kind, kind, base, config, self.recipe.seed)
             if number == 0:
                 control = self.stage.control
                 config = learner_of(self.stage, stage, control.kind, control.desk)
-                starts[CONTROL] = self._trained(model, CONTROL, control.kind, base, config)
+                for more, start in enumerate(control.starts):
+                    starts[start] = self._trained(model, start, control.kind, base, config, self.recipe.seed + more)
             for start, policy in starts.items():
                 for kind in KINDS:
                     self.matrix.records[name, start, kind] = self._evaluated(stage, name, start, kind, policy)
@@ -211,7 +213,7 @@ class _Study:
         title, listing = f"{model.name}: warm start", self.stage.listing
         return self.recipe.warm_start(title, config, family, start, more, listing)
 
-    def _trained(self, model: Model, start: str, kind: Kind, base: Path, config: LearnerConfig) -> Path:
+    def _trained(self, model: Model, start: str, kind: Kind, base: Path, config: LearnerConfig, seed: int) -> Path:
         """The checkpoint of a training; one that was interrupted goes on, one that is whole stays as it is."""
         folder = self.recipe.folder / model.name / start
         policy = folder / POLICY_FOLDER
@@ -223,9 +225,7 @@ class _Study:
                     bar.advance()
                     bar.note(line_of(record))
 
-                learn = partial(
-                    train, config, base, run_folder=folder, seed=self.recipe.seed, on_step=on_step, resume=True
-                )
+                learn = partial(train, config, base, run_folder=folder, seed=seed, on_step=on_step, resume=True)
                 if kind == "functions":
                     learn(tasks=self.rows.train, make_backend=self.worlds)
                 else:

@@ -20,6 +20,7 @@ from leonardo.stages.definition import Model, Stage, load_model
 
 Kind = Literal["terminal", "functions"]
 KINDS: tuple[Kind, ...] = ("terminal", "functions")
+CONTROL = "control"
 
 
 JUDGED = (
@@ -59,10 +60,20 @@ class Functions(Settings):
 
 
 class Control(Settings):
-    """The control: which kind of task, and what differs in that training's settings."""
+    """The control: which kind of task, what differs in that training's settings, and how often it is trained.
+
+    Each training has a seed of its own. Of several the mean gain is judged, by their spread: an interval over tasks
+    knows nothing of how far a training drifts whose rewards say nothing.
+    """
 
     kind: Kind
     desk: dict[str, Any]
+    trainings: int = Field(default=1, ge=1)
+
+    @property
+    def starts(self) -> tuple[str, ...]:
+        """What its checkpoints are called."""
+        return tuple(CONTROL if number == 1 else f"{CONTROL}-{number}" for number in range(1, self.trainings + 1))
 
 
 class Transfer(Stage):

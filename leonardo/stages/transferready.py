@@ -60,7 +60,7 @@ def _trained_bytes(stage: Transfer, name: str, parameters: int, *, first: bool) 
     of_model = stage.with_model(load_model(name))
     learners = [learner_of(stage, of_model, kind) for kind in KINDS]
     if first:
-        learners.append(learner_of(stage, of_model, stage.control.kind, stage.control.desk))
+        learners += [learner_of(stage, of_model, stage.control.kind, stage.control.desk)] * stage.control.trainings
     kept = [KEPT + 1 if learner.checkpoint_every else 0 for learner in learners]  # one more while it is written
     return parameters * sum(_WEIGHTS + count * _CHECKPOINT for count in kept)
 

@@ -1,6 +1,7 @@
 """The transfer study: what its file says, what its matrix counts, and that finished cells are not run again."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from leonardo.report.transfer import render_seeds, render_transfer
 from leonardo.settings import LAUNCH
 from leonardo.stages.transfer import ROWS_FILE, TransferOutcome, _is_trained, run_transfer
 from leonardo.stages.transferfile import JUDGED, KINDS, Transfer, limits_of, load_transfer
-from leonardo.stages.transfermatrix import BASE, CONTROL, Effect, Matrix
+from leonardo.stages.transfermatrix import BASE, Effect, Matrix
 from leonardo.stages.transferseeds import figures_of, put_together, run_seeds
 
 STAGE = LAUNCH / "studies/transfer.yaml"
@@ -39,14 +40,18 @@ def evaluation(name: str, passing: int, tasks: int = 60) -> EvaluationRecord:
     )
 
 
-def matrix_of(stage: Transfer, *, gain: int, control_gain: int, without_signal: str = "") -> Matrix:
-    """A whole matrix: training gains on its own kind, the control on the stage's."""
+def matrix_of(
+    stage: Transfer, *, gain: int, control_gain: int, without_signal: str = "", spread: Sequence[int] = ()
+) -> Matrix:
+    """A whole matrix: training gains on its own kind, each of the control on the stage's, by its ``spread`` more."""
     matrix = Matrix()
+    controls = dict(zip(stage.control.starts, spread or [0] * stage.control.trainings, strict=True))
     for number, model in enumerate(stage.models):
-        starts = [BASE, *KINDS, *([CONTROL] if number == 0 else [])]
+        starts = [BASE, *KINDS, *(stage.control.starts if number == 0 else [])]
         for start in starts:
             for kind in KINDS:
-                own = gain if start == kind else control_gain if (start, kind) == (CONTROL, "functions") else 0
+                control = start in controls and kind == "functions"
+                own = gain if start == kind else control_gain + controls[start] if control else 0
                 matrix.records[model, start, kind] = evaluation(f"{model}-{start}", 20 + own)
         for start in starts[1:]:
             ok = f"{model} {start}" != without_signal
@@ -76,10 +81,24 @@ def test_every_figure_that_criteria_may_be_about_is_counted() -> None:
 def test_a_matrix_is_counted() -> None:
     stage = load_transfer(STAGE)
     figures = matrix_of(stage, gain=20, control_gain=0).figures(stage)
-    assert (figures["cells"], figures["cells_missing"]) == (14, 0)
+    assert (figures["cells"], figures["cells_missing"]) == (24, 0)
     assert (figures["terminal_signal"], figures["functions_signal"]) == (2, 2)
     assert (figures["trained_learns"], figures["control_learns"]) == (4, False)
     assert figures["effects"]["desk: terminal on functions"]["direction"] == "none shown"
+
+
+def test_a_control_that_drifts_is_judged_by_the_mean_of_its_trainings() -> None:
+    """Single trainings gain, far outside their intervals over tasks."""
+    stage = load_transfer(STAGE)
+    matrix = matrix_of(stage, gain=20, control_gain=0, spread=[12, 14, -10, -3, 20, -12])
+    assert matrix.effect("desk", "control-2", "functions").direction == "credible positive direction"
+    found = matrix.control(stage)
+    assert (found.trainings, found.direction) == (6, "none shown") and not matrix.figures(stage)["control_learns"]
+    assert found.interval is not None and found.mean == pytest.approx(sum(found.interval) / 2)
+    always = matrix_of(stage, gain=20, control_gain=12, spread=[2, -2, 3, -3, 1, 0])
+    assert always.control(stage).direction == "credible positive direction" and always.figures(stage)["control_learns"]
+    once = stage.model_copy(update={"control": stage.control.model_copy(update={"trainings": 1})})
+    assert matrix_of(once, gain=20, control_gain=12).figures(once)["control_learns"]
 
 
 def test_a_control_that_gains_and_a_training_without_signal_show() -> None:

@@ -126,6 +126,11 @@ def fill_folder(place: Path, model: PreTrainedModel, tokenizer: PreTrainedTokeni
     tokenizer.save_pretrained(place)
 
 
+def fix_threads() -> None:
+    """Leave PyTorch one thread of this process: a run then depends on its seed, not on how many cores share a sum."""
+    torch.set_num_threads(1)
+
+
 def load_policy(folder: Path) -> LoadedPolicy:
     """Read a Hugging Face folder, in float32. Raises InputError where there is none, or it cannot be read."""
     if not (folder / "config.json").is_file():
