@@ -35,7 +35,7 @@ def in_turn(lock: Path, waits: Callable[[], None] = lambda: None) -> Iterator[No
             if not taken(stream):
                 waits()
                 fcntl.flock(stream, fcntl.LOCK_EX)
-            if _is_at(stream, lock):
+            if still_at(stream, lock):
                 yield
                 return
 
@@ -67,7 +67,7 @@ def _alone(lock: Path, what: Path) -> Iterator[None]:
             if not mine:
                 by = " ".join(stream.read(100).split()) or "?"
                 raise InputError(f"{what}: another process works there ({by})", "Wait until it has ended")
-            if not _is_at(stream, lock):
+            if not still_at(stream, lock):
                 continue
             with suppress(OSError):  # a full disk: nobody is told who works there
                 os.truncate(stream.fileno(), 0)
@@ -91,7 +91,7 @@ def _opened(lock: Path) -> IO[str]:
     return os.fdopen(descriptor, encoding="utf-8", errors="replace")
 
 
-def _is_at(stream: IO[Any], path: Path) -> bool:
+def still_at(stream: IO[Any], path: Path) -> bool:
     """Whether what is locked is still there under its name: who removes it lets another in."""
     try:
         return os.path.samestat(os.fstat(stream.fileno()), path.lstat())

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
-from leonardo.holding import taken
+from leonardo.holding import still_at, taken
 
 Unpack = Callable[[Path], None]
 
@@ -89,13 +89,13 @@ class LayerCache:
             stream = (uses / digest).open("a+")
             try:
                 fcntl.flock(stream, fcntl.LOCK_SH)
-                if _is_at(stream, uses / digest):
+                if still_at(stream, uses / digest):
                     if self._is_whole(layer, stream):
                         now = time.time_ns()  # the kernel's own notion of now has steps of milliseconds
                         os.utime(stream.fileno(), ns=(now, now))
                         break
                     # not a lock that is waited for: another may make the layer and use it for as long as it likes
-                    if _lock_alone(stream) and _is_at(stream, uses / digest) and not self._is_whole(layer, stream):
+                    if _lock_alone(stream) and still_at(stream, uses / digest) and not self._is_whole(layer, stream):
                         missed = True
                         self._make(layer, unpack, stream)
             except BaseException:
@@ -152,7 +152,7 @@ class LayerCache:
         except OSError:
             return False
         with stream:
-            if not taken(stream) or not _is_at(stream, path):
+            if not taken(stream) or not still_at(stream, path):
                 return False
             stream.truncate(0)
             self._counted.discard(path.name)
@@ -194,11 +194,3 @@ def _measure(folder: Path, *, sizes: bool = True) -> tuple[int, int]:
                     status = entry.stat(follow_symlinks=False)
                     size += min(status.st_size, status.st_blocks * 512)  # holes take nothing
     return count, size
-
-
-def _is_at(stream: TextIO, path: Path) -> bool:
-    """Whether the open file is still the one at the path."""
-    try:
-        return os.path.samestat(os.fstat(stream.fileno()), path.stat())
-    except FileNotFoundError:
-        return False
