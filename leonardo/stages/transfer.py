@@ -81,78 +81,65 @@ def run_transfer(
 
     Raises InputError, InfrastructureError where it cannot be run here, or another process works on it.
     """
-    with ExitStack() as held:
-        return _run(name, seed, site, driver_name, runs, out, console, to_come, held)
-
-
-def _run(
-    name: str | Path,
-    seed: int,
-    site: str | Path,
-    driver_name: str,
-    runs: Path,
-    out: Path,
-    console: Console,
-    to_come: Sequence[int],
-    held: ExitStack,
-) -> TransferOutcome:
-    """``held`` gets the run folder's lock, which lasts until the ledger has its entry."""
-    started = time.monotonic()
-    stage = load_transfer(name)
-    settings = load_site(site)
-    parameters = require_startable(stage, settings)
-    package = package_pins()
-    with opened(driver_name, console) as choice, Checkers() as checkers:
-        for folder in (runs, out, settings.cache):
-            require_writable(folder)
-        evidence.require_whole(runs / evidence.LEDGER)
-        of_file = {name: value for name, value in plain(stage).items() if name != "seeds"}
-        models = [plain(load_model(model)) for model in stage.models]
-        folders = [
-            runs / f"{stage.name}-seed{each}-{digest_of([of_file, models, each, choice.driver.name, package])[:12]}"
-            for each in (seed, *to_come)
-        ]
-        run_folder = folders[0]
-        held.enter_context(alone_in(run_folder))
-        require_room_for(stage, parameters, folders, settings)
-        rows = function_rows(stage, seed, settings, checkers)
-        recipe = Recipe(stage.corpus_sizes(), seed, settings, choice, run_folder, console)
-        recipe.prepare("prepare")
-        study = _Study(stage, recipe, rows, checkers, package, console)
-        matrix = study.run()
-    seconds = round(time.monotonic() - started, 1)
-    pins = recipe.pins(stage, stage.episode_settings()) | package | {"stage": stage.name, "models": list(stage.models)}
-    figures = matrix.figures(stage) | {"seconds": seconds, "cells_run": study.ran}
-    facts = recipe.facts(f"Transfer, seed {seed}", stage.name, stage, pins, limits_of(stage), seconds)
-    facts.write(run_folder / "run.json")
-    findings = apply(stage.criteria, figures)
-    ok = all(finding.ok for finding in findings)
-    write_verdict(out / _verdict_name(stage, seed), ok, figures, pins)
-    failed = "; ".join(finding.sentence for finding in findings if not finding.ok)
-    sentence = f"{stage.name} passes: {stage.shows}." if ok else f"{stage.name} fails: {failed}."
-    evidence.append(
-        runs / evidence.LEDGER,
-        evidence.Evidence(
-            name=stage.name,
-            verdict="pass" if ok else "fail",
-            figures=figures,
-            pins=pins,
-            says=sentence,
-            kind="stage",
-            site=settings.name,
-            criteria=tuple(
-                evidence.Judged(
-                    figure=finding.criterion.figure,
-                    value=finding.value,
-                    threshold=finding.criterion.asks(),
-                    ok=finding.ok,
-                )
-                for finding in findings
+    with ExitStack() as held:  # the run folder's lock, which lasts until the ledger has its entry
+        started = time.monotonic()
+        stage = load_transfer(name)
+        settings = load_site(site)
+        parameters = require_startable(stage, settings)
+        package = package_pins()
+        with opened(driver_name, console) as choice, Checkers() as checkers:
+            for folder in (runs, out, settings.cache):
+                require_writable(folder)
+            evidence.require_whole(runs / evidence.LEDGER)
+            of_file = {name: value for name, value in plain(stage).items() if name != "seeds"}
+            models = [plain(load_model(model)) for model in stage.models]
+            folders = [
+                runs / f"{stage.name}-seed{each}-{digest_of([of_file, models, each, choice.driver.name, package])[:12]}"
+                for each in (seed, *to_come)
+            ]
+            run_folder = folders[0]
+            held.enter_context(alone_in(run_folder))
+            require_room_for(stage, parameters, folders, settings)
+            rows = function_rows(stage, seed, settings, checkers)
+            recipe = Recipe(stage.corpus_sizes(), seed, settings, choice, run_folder, console)
+            recipe.prepare("prepare")
+            study = _Study(stage, recipe, rows, checkers, package, console)
+            matrix = study.run()
+        seconds = round(time.monotonic() - started, 1)
+        pins = (
+            recipe.pins(stage, stage.episode_settings()) | package | {"stage": stage.name, "models": list(stage.models)}
+        )
+        figures = matrix.figures(stage) | {"seconds": seconds, "cells_run": study.ran}
+        facts = recipe.facts(f"Transfer, seed {seed}", stage.name, stage, pins, limits_of(stage), seconds)
+        facts.write(run_folder / "run.json")
+        findings = apply(stage.criteria, figures)
+        ok = all(finding.ok for finding in findings)
+        write_verdict(out / _verdict_name(stage, seed), ok, figures, pins)
+        failed = "; ".join(finding.sentence for finding in findings if not finding.ok)
+        sentence = f"{stage.name} passes: {stage.shows}." if ok else f"{stage.name} fails: {failed}."
+        evidence.append(
+            runs / evidence.LEDGER,
+            evidence.Evidence(
+                name=stage.name,
+                verdict="pass" if ok else "fail",
+                figures=figures,
+                pins=pins,
+                says=sentence,
+                kind="stage",
+                site=settings.name,
+                criteria=tuple(
+                    evidence.Judged(
+                        figure=finding.criterion.figure,
+                        value=finding.value,
+                        threshold=finding.criterion.asks(),
+                        ok=finding.ok,
+                    )
+                    for finding in findings
+                ),
+                records=evidence.record_files(runs, _records(run_folder)),
             ),
-            records=evidence.record_files(runs, _records(run_folder)),
-        ),
-    )
-    return TransferOutcome(ok, sentence, stage, matrix, findings, run_folder, pins, settings.name)
+        )
+        return TransferOutcome(ok, sentence, stage, matrix, findings, run_folder, pins, settings.name)
 
 
 class _Study:

@@ -182,6 +182,7 @@ SMALL = {
     "warm_start": {"steps": 3, "batch": 4},
     "trainings": {},
     "desk": {"steps": 1, "groups": 1, "group_size": 2, "wanted_groups": 1, "rounds": 1},
+    "control": {"kind": "functions", "desk": {"faults": {"shuffled_rewards": True}}},
 }
 
 
